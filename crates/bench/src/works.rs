@@ -452,9 +452,14 @@ impl Turn {
     }
 }
 
-/// Runs jobs of `kind` at the same time, and tells what they took.
+/// Runs jobs of `kind` at the same time, and tells what they took. What they make while they
+/// prepare is durable before.
 pub fn sample(field: &Field, kind: Kind, label: &str, jobs: Vec<Job>) -> Res<Sample> {
+    let make_files = jobs.iter().any(Job::makes_files);
     let barrier = StartBarrier::ready(&field.tools, label, jobs)?;
+    if make_files {
+        field.settle(kind)?;
+    }
     let requests = || match field.counts_requests(kind) {
         true => Ok(once(&field.tools, label, Job::Requests(field.place(kind)))?.text),
         false => Ok("{}".into()),

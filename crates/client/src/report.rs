@@ -15,8 +15,8 @@ use crate::boundary::{DataHalf, FileContent, Unsaved};
 use crate::client::Client;
 use crate::core::Core;
 
-/// Inodes of a report whose content the server does not have.
-const UNSAVED_MAX: usize = 4096;
+/// Most inodes of a report whose content the server does not have: a list of 1.3 MB at most.
+const UNSAVED_MAX: usize = 65_536;
 
 /// What of one inode is not durable, as far as this client has changed it.
 struct NotDurable {
@@ -78,11 +78,7 @@ impl Core {
         out.number("dirty_bytes", data.dirty_bytes());
         out.number("dirty_bytes_max", self.config.dirty_max as u64);
         out.number("writes_in_flight", data.writes_in_flight() as u64);
-        let unsaved = data.unsaved();
-        out.number("files", unsaved.len() as u64);
-        out.list("unsaved", unsaved.into_iter().take(UNSAVED_MAX), |out, ino| {
-            out.raw(&ino.0.to_string());
-        });
+        add_unsaved(out, data.unsaved(), UNSAVED_MAX);
         out.number("oldest_content_ms", age(now, data.unsaved_since()));
         let (mut changes, mut since) = (0, None::<Instant>);
         for session in self.rpc.all() {
@@ -169,6 +165,15 @@ fn concerns(unconfirmed: &Unconfirmed<'_, Mds>, ino: Ino) -> bool {
     let mut changed = results.flatten().map(|result| result.changed());
     asked.any(|spec| spec.inodes.contains(&Some(ino)))
         || changed.any(|changed| changed.inodes.contains(&Some(ino)))
+}
+
+/// Adds how many inodes have content that the server does not have, and their list, of `most`.
+fn add_unsaved(out: &mut Json, unsaved: Vec<Ino>, most: usize) {
+    out.number("files", unsaved.len() as u64);
+    out.flag("unsaved_cut", unsaved.len() > most);
+    out.list("unsaved", unsaved.into_iter().take(most), |out, ino| {
+        out.raw(&ino.0.to_string());
+    });
 }
 
 fn older(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
@@ -279,4 +284,23 @@ fn add_target(out: &mut Json, target: &TargetStatus) {
     out.number("down_ms", millis(target.down));
     out.number("evictions", target.evictions);
     out.close('}');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_of_unsaved_inodes_says_whether_it_is_whole() {
+        let text = |inodes: std::ops::Range<u64>, most| {
+            let mut out = Json::default();
+            out.open('{');
+            add_unsaved(&mut out, inodes.map(Ino).collect(), most);
+            out.close('}');
+            out.into_text()
+        };
+        assert_eq!(text(7..10, 3), r#"{"files":3,"unsaved_cut":false,"unsaved":[7,8,9]}"#);
+        assert_eq!(text(7..10, 2), r#"{"files":3,"unsaved_cut":true,"unsaved":[7,8]}"#);
+        assert_eq!(text(0..0, 2), r#"{"files":0,"unsaved_cut":false,"unsaved":[]}"#);
+    }
 }

@@ -221,6 +221,13 @@ pub struct Part {
     pub count: u64,
 }
 
+impl Job {
+    /// Does it make files while it prepares?
+    pub fn makes_files(&self) -> bool {
+        matches!(self, Job::Filebench { .. })
+    }
+}
+
 /// What a worker did.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Done {

@@ -74,7 +74,7 @@ impl DataHalf for DataContext {
     }
 
     fn commit_counts(&self) -> CommitCounts {
-        // A file whose last commit is over stays active until it would have been due.
+        // A file that was dropped stays active until it would have been due.
         let is_open = |file: &&Rc<File>| !file.state.borrow().is_settled();
         let queue = self.active.borrow().values().filter(is_open).count();
         self.pipeline.borrow().counts(queue)

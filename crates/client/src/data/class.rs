@@ -27,7 +27,7 @@ const SHARE_MIN: u64 = GRANT_BLOCKS / 4;
 pub(super) const GRANT_MAX: u64 = 16 * GRANT_BLOCKS;
 
 /// What one small allocation may need: a request of the kernel of 1 MiB.
-const SMALL_ALLOCATION: u64 = (1 << 20) / BLOCK_U64;
+pub(super) const SMALL_ALLOCATION: u64 = (1 << 20) / BLOCK_U64;
 
 /// See the module.
 pub(super) struct Class {

@@ -182,12 +182,15 @@ impl DataContext {
         let begun = self.env.now();
         let errors: Vec<u64> = files.iter().map(|file| file.errors.get()).collect();
         let marks: Vec<u64> = files.iter().map(|file| file.launch_all()).collect();
+        let batches: Vec<_> = files.iter().map(|file| file.state.borrow().batch).collect();
         let mut sealed = Vec::with_capacity(files.len());
-        for ((file, mark), errors) in files.iter().zip(marks).zip(errors) {
-            sealed.push(file.seal(mark, errors, begun).await);
+        for (((file, mark), errors), batch) in files.iter().zip(marks).zip(errors).zip(batches) {
+            sealed.push(file.seal(mark, errors, begun, batch).await);
         }
-        for file in files {
-            file.sealed_writes_ended().await;
+        for (file, sealed) in files.iter().zip(&sealed) {
+            if let Some(sealed) = sealed {
+                file.sealed_writes_ended(sealed).await;
+            }
         }
         self.make_stable(files, &sealed, purpose).await;
         sealed
@@ -204,16 +207,19 @@ impl DataContext {
         for ((file, sealed), result) in files.iter().zip(sealed).zip(&results) {
             let state = &mut *file.state.borrow_mut();
             state.committing = false;
+            state.has_left &= result.is_err();
             state.inline_answered();
             state.note_saved(sealed.as_ref().filter(|_| result.is_ok()).map(|s| s.begun));
-            let settled = state.is_settled() && !state.queued;
+            let settled = state.is_settled();
             if settled {
+                self.deactivate(file);
+            }
+            if settled && !state.queued {
                 state.writes = 0;
                 state.unsettled.clear();
                 if purpose == Purpose::Background {
                     state.tail = None;
                 }
-                self.deactivate(file);
             }
         }
         for file in files {
@@ -249,12 +255,15 @@ impl DataContext {
         sealed: &[Option<Sealed>],
         purpose: Purpose,
     ) {
-        let mut needed: Vec<(usize, Stamps)> = Vec::new();
+        let mut needed: Vec<(usize, Option<u64>, Stamps)> = Vec::new();
         let mut all: Stamps = BTreeMap::new();
         let now = self.env.now();
         for (index, (file, sealed)) in files.iter().zip(sealed).enumerate() {
             let Some(sealed) = sealed else { continue };
             let mut state = file.state.borrow_mut();
+            if state.batch != sealed.batch {
+                continue;
+            }
             let refers_to_data = state
                 .edits
                 .iter()
@@ -277,12 +286,16 @@ impl DataContext {
                 let entry = all.entry(pag).or_insert((low, high));
                 *entry = (entry.0.min(low), entry.1.max(high));
             }
-            needed.push((index, state.stamps.clone()));
+            needed.push((index, sealed.batch, state.stamps.clone()));
         }
         self.flush_past(&all).await;
-        for (index, stamps) in needed {
+        for (index, batch, stamps) in needed {
             let file = &files[index];
             let mut state = file.state.borrow_mut();
+            if state.batch != batch {
+                // Its stamps are for its next commit, if there is one.
+                continue;
+            }
             let mut lost = false;
             for (pag, stamps) in stamps {
                 let stable = self
@@ -472,13 +485,19 @@ impl File {
     }
 
     /// Waits until every dirty run with a sequence number below `mark` is launched, and every hole
-    /// below the size, and seals the commit. `None`: the file is paused.
-    async fn seal(self: &Rc<Self>, mark: u64, errors: u64, begun: Instant) -> Option<Sealed> {
+    /// below the size, and seals the commit. `None`: the file is paused, or has left the batch.
+    async fn seal(
+        self: &Rc<Self>,
+        mark: u64,
+        errors: u64,
+        begun: Instant,
+        batch: Option<u64>,
+    ) -> Option<Sealed> {
         loop {
             let changed = self.changed.notified();
             {
                 let mut state = self.state.borrow_mut();
-                if state.paused {
+                if state.paused || state.batch != batch {
                     return None;
                 }
                 self.launch_punches(&mut state);
@@ -499,6 +518,7 @@ impl File {
                         mtime: state.mtime,
                         ctime: state.ctime,
                         generation: state.generation,
+                        batch,
                         errors,
                         begun,
                     });
@@ -508,14 +528,15 @@ impl File {
         }
     }
 
-    /// Waits until the writes launched before the seal have ended.
-    async fn sealed_writes_ended(&self) {
+    /// Waits until the writes launched before the seal have ended, or the file has left the batch.
+    async fn sealed_writes_ended(&self, sealed: &Sealed) {
         loop {
             let changed = self.changed.notified();
             {
                 let state = self.state.borrow();
                 let first = state.flights.first_key_value();
-                if first.is_none_or(|(&first, _)| first >= state.sealed_flights) {
+                let ended = first.is_none_or(|(&first, _)| first >= state.sealed_flights);
+                if ended || state.batch != sealed.batch {
                     return;
                 }
             }
@@ -645,7 +666,7 @@ impl File {
         if fault == Fault::Stale && !self.ctx.rpc.is_open(self.ino) {
             // The file is deleted, and no handle is left anywhere: the data is not needed.
             let unsent = std::mem::take(&mut state.edits).into_iter().map(|pending| pending.edit);
-            self.reclaim_unsent(&state, edits.into_iter().chain(unsent));
+            self.reclaim_unsent(&mut state, edits.into_iter().chain(unsent));
             state.abandon();
             drop(state);
             self.notify();

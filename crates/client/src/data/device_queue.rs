@@ -8,16 +8,20 @@
 //! - a write that was pushed leaves the queue exactly once: in a request, or by
 //!   [`DeviceQueue::take_waiting`];
 //! - of two writes to one block, the later one goes when the earlier one has ended;
-//! - at most [`REQUESTS_MAX`] requests are in flight. While fewer are, a write waits only for one
-//!   of the same blocks;
-//! - of [`TURNS`] requests, one takes the oldest write that may go, if it has waited for
-//!   [`AGE_MAX`]: writes elsewhere do not starve it. If none has, and large writes wait, it takes
-//!   the oldest small one that has waited for [`SMALL_AGE_MAX`]: an fsync of a small file does not
-//!   wait for a stream.
+//! - at most [`REQUESTS_MAX`] requests are in flight. While fewer are, a small write waits only for
+//!   one of the same blocks;
+//! - a large write waits also while large requests in flight have as many blocks as the device
+//!   takes in 50 ms ([`super::intake`]): whatever comes then is not behind more than these;
+//! - of [`TURNS`] requests, one goes out of turn: it takes the oldest write that may go, if it has
+//!   waited for [`AGE_MAX`], or the oldest small one, if that has waited for [`SMALL_AGE_MAX`] and
+//!   large ones wait. If there are both, they alternate. So writes elsewhere starve no old one, and
+//!   an fsync of a small file does not wait for a stream, however old the stream's writes are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use types::{Duration, Instant};
+
+use super::intake::Intake;
 
 /// Most requests in flight. With 32, simulated flash of 16 channels is as fast as with any number
 /// (random blocks; with 8 it takes twice the time), and a simulated hard disk within 2 % of what it
@@ -30,7 +34,7 @@ pub(super) const AGE_MAX: Duration = Duration::from_millis(500);
 /// A write of at most [`SMALL`] blocks that has waited for so long beside larger ones goes out of
 /// turn.
 pub(super) const SMALL_AGE_MAX: Duration = Duration::from_millis(2);
-/// See [`SMALL_AGE_MAX`].
+/// See [`SMALL_AGE_MAX`]. Larger writes and requests are large.
 pub(super) const SMALL: u64 = 16;
 /// One of so many requests goes out of turn at most. If all waiting writes are old, the others keep
 /// the elevator's order.
@@ -86,16 +90,23 @@ pub(super) struct DeviceQueue<T> {
     by_age: BTreeMap<u64, u64>,
     /// The same of those that are small.
     small: BTreeMap<u64, u64>,
+    /// These in the order of blocks.
+    small_keys: BTreeSet<Key>,
     /// Waiting writes that met an earlier waiting one in one of their blocks.
     crossing: BTreeSet<u64>,
     /// Most blocks that a write ever had.
     longest: u64,
     /// Blocks of each request in flight, by its number.
     in_flight: BTreeMap<u64, (u64, u64)>,
+    /// Blocks of large requests in flight.
+    large_in_flight: u64,
+    intake: Intake,
     /// One past the last block of the last request.
     head: u64,
     /// Requests since one took an old write out of turn.
     in_turn: u32,
+    /// The last write that went out of turn was a small one's.
+    was_small: bool,
     next_number: u64,
     counts: QueueCounts,
 }
@@ -106,11 +117,15 @@ impl<T> Default for DeviceQueue<T> {
             waiting: BTreeMap::new(),
             by_age: BTreeMap::new(),
             small: BTreeMap::new(),
+            small_keys: BTreeSet::new(),
             crossing: BTreeSet::new(),
             longest: 0,
             in_flight: BTreeMap::new(),
+            large_in_flight: 0,
+            intake: Intake::default(),
             head: 0,
             in_turn: TURNS,
+            was_small: false,
             next_number: 0,
             counts: QueueCounts::default(),
         }
@@ -129,6 +144,7 @@ impl<T> DeviceQueue<T> {
         self.by_age.insert(number, first);
         if blocks <= SMALL {
             self.small.insert(number, first);
+            self.small_keys.insert((first, number));
         }
         self.counts.waiting_max = self.counts.waiting_max.max(self.waiting.len());
     }
@@ -138,23 +154,31 @@ impl<T> DeviceQueue<T> {
         if self.in_flight.len() >= REQUESTS_MAX {
             return None;
         }
-        let old = if self.in_turn + 1 >= TURNS { self.oldest(now) } else { None };
-        let key = old.or_else(|| self.next_above())?;
-        self.in_turn = if old.is_some() { 0 } else { self.in_turn.saturating_add(1) };
+        let out = if self.in_turn + 1 >= TURNS { self.out_of_turn(now) } else { None };
+        let key = out.map(|(key, _)| key).or_else(|| self.next_above())?;
+        match out {
+            Some((_, is_small)) => (self.in_turn, self.was_small) = (0, is_small),
+            None => self.in_turn = self.in_turn.saturating_add(1),
+        }
         let (keys, end) = self.with_neighbours(key);
         let first = keys[0].0;
         let items: Vec<T> = keys.into_iter().map(|key| self.remove(key)).collect();
         let number = self.take_number();
         self.in_flight.insert(number, (first, end));
+        self.large_in_flight += large_blocks(first, end);
+        self.intake.begun(now);
         self.head = end;
         self.count(items.len(), end - first);
         Some(Request { number, first, items })
     }
 
     /// The request with this number has ended.
-    pub fn ended(&mut self, number: u64) {
+    pub fn ended(&mut self, now: Instant, number: u64) {
         let known = self.in_flight.remove(&number);
         debug_assert!(known.is_some(), "request {number} ended twice");
+        let Some((first, end)) = known else { return };
+        self.large_in_flight -= large_blocks(first, end);
+        self.intake.ended(now, end - first, self.in_flight.is_empty());
     }
 
     /// Removes all writes that wait, the oldest first.
@@ -177,6 +201,7 @@ impl<T> DeviceQueue<T> {
     fn remove(&mut self, key: Key) -> T {
         self.by_age.remove(&key.1);
         self.small.remove(&key.1);
+        self.small_keys.remove(&key);
         self.crossing.remove(&key.1);
         self.waiting.remove(&key).expect("a waiting write").item
     }
@@ -191,23 +216,36 @@ impl<T> DeviceQueue<T> {
         counts.in_flight_max = counts.in_flight_max.max(self.in_flight.len());
     }
 
-    /// The write that goes out of turn: the oldest one that may go, if it has waited for long.
-    fn oldest(&self, now: Instant) -> Option<Key> {
+    /// The write that goes out of turn, and whether it does as a small one.
+    fn out_of_turn(&self, now: Instant) -> Option<(Key, bool)> {
         let first_of = |order: &BTreeMap<u64, u64>, age: Duration| {
             let keys = order.iter().map(|(&number, &first)| (first, number));
             let mut old = keys.take_while(|key| now.since(self.waiting[key].since) >= age);
             old.find(|&key| self.may_go(key))
         };
         let large_wait = self.small.len() < self.by_age.len();
-        let small = || first_of(&self.small, SMALL_AGE_MAX).filter(|_| large_wait);
-        first_of(&self.by_age, AGE_MAX).or_else(small)
+        let small = || {
+            let key = first_of(&self.small, SMALL_AGE_MAX).filter(|_| large_wait)?;
+            Some((key, true))
+        };
+        let any = || Some((first_of(&self.by_age, AGE_MAX)?, false));
+        if self.was_small { any().or_else(small) } else { small().or_else(any) }
     }
 
     /// The next write in the order of blocks that may go.
     fn next_above(&self) -> Option<Key> {
         let head = (self.head, 0);
+        if self.is_full() {
+            let order = self.small_keys.range(head..).chain(self.small_keys.range(..head));
+            return order.copied().find(|&key| self.may_go(key));
+        }
         let order = self.waiting.range(head..).chain(self.waiting.range(..head));
         order.map(|(&key, _)| key).find(|&key| self.may_go(key))
+    }
+
+    /// Do large writes wait for large ones in flight?
+    fn is_full(&self) -> bool {
+        self.large_in_flight >= self.intake.bound()
     }
 
     /// A write and those that go with it, in the order of blocks; and one past their last block.
@@ -236,9 +274,13 @@ impl<T> DeviceQueue<T> {
         (below, end)
     }
 
-    /// May this write go, because nothing ahead of it has one of its blocks?
+    /// May this write go, because nothing ahead of it has one of its blocks, and a large one
+    /// because of those in flight?
     fn may_go(&self, key: Key) -> bool {
         let end = self.waiting[&key].end;
+        if self.is_full() && large_blocks(key.0, end) > 0 {
+            return false;
+        }
         let mut in_flight = self.in_flight.values();
         let is_behind = in_flight.any(|&(from, to)| from < end && key.0 < to)
             || self.crossing.contains(&key.1) && self.meets_waiting(key, end);
@@ -259,11 +301,18 @@ impl<T> DeviceQueue<T> {
     }
 }
 
+/// The blocks `[first, end)` of a large write or request; 0 if it is small.
+fn large_blocks(first: u64, end: u64) -> u64 {
+    let blocks = end - first;
+    if blocks > SMALL { blocks } else { 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use env::sim::SimRng;
 
     use super::*;
+    use crate::data::intake::LEAST;
 
     fn at(millis: u64) -> Instant {
         Instant::default() + Duration::from_millis(millis)
@@ -284,10 +333,10 @@ mod tests {
 
     /// Ends all requests in flight, and returns what goes then, one request after another.
     fn drain(queue: &mut DeviceQueue<u64>, numbers: Vec<u64>, now: Instant) -> Vec<Vec<u64>> {
-        numbers.into_iter().for_each(|number| queue.ended(number));
+        numbers.into_iter().for_each(|number| queue.ended(now, number));
         let mut out = Vec::new();
         while let Some(request) = queue.next(now) {
-            queue.ended(request.number);
+            queue.ended(now, request.number);
             out.push(request.items);
         }
         out
@@ -298,7 +347,7 @@ mod tests {
         let (mut queue, numbers) = busy();
         queue.push(at(0), 7, 1, 7);
         assert!(queue.next(at(0)).is_none());
-        queue.ended(numbers[3]);
+        queue.ended(at(0), numbers[3]);
         assert_eq!(queue.next(at(0)).unwrap().items, [7]);
         let counts = queue.counts();
         assert_eq!((counts.in_flight, counts.in_flight_max), (REQUESTS_MAX, REQUESTS_MAX));
@@ -358,6 +407,58 @@ mod tests {
     }
 
     #[test]
+    fn small_write_has_its_turn_beside_large_ones_that_are_older() {
+        let (mut queue, numbers) = busy();
+        let large: Vec<u64> = (1..31).rev().map(|nth| 1000 * nth).collect();
+        large.iter().for_each(|&first| queue.push(at(0), first, JOINED_MAX, first));
+        [5, 15_500].iter().for_each(|&first| queue.push(at(8_998), first, 1, first));
+        queue.head = 4_500;
+        let order = drain(&mut queue, numbers, at(9_000)).concat();
+        let turns = TURNS as usize;
+        assert_eq!(order[..2], [5, 1000], "the oldest small one, then the elevator goes on");
+        assert_eq!(order[turns], 30_000, "then the oldest one of all");
+        assert_eq!(order[2 * turns], 15_500);
+        assert_eq!(order.len(), large.len() + 2);
+    }
+
+    #[test]
+    fn large_writes_in_flight_are_bounded_and_small_ones_pass_them() {
+        let mut queue = DeviceQueue::default();
+        for nth in 1..40 {
+            queue.push(at(0), 1000 * nth, JOINED_MAX, 1000 * nth);
+        }
+        let begin = |queue: &mut DeviceQueue<u64>, now| {
+            std::iter::from_fn(|| queue.next(now)).map(|request| request.number).collect()
+        };
+        let mut numbers: Vec<u64> = begin(&mut queue, at(0));
+        assert_eq!(numbers.len() as u64, LEAST / JOINED_MAX);
+        queue.push(at(0), 1000 + JOINED_MAX, 1, 7);
+        let small = queue.next(at(0)).expect("it waits for no large one");
+        assert_eq!((small.items, queue.next(at(0)).is_none()), (vec![7], true));
+        queue.ended(at(0), small.number);
+        // A device that takes 1 MiB in 2 ms may have more of them.
+        for millis in 1..=60 {
+            queue.ended(at(2 * millis), numbers.remove(0));
+            let next: Vec<u64> = begin(&mut queue, at(2 * millis));
+            numbers.extend(next);
+            let first = 1_000_000 + 1000 * millis;
+            queue.push(at(2 * millis), first, JOINED_MAX, first);
+        }
+        assert!((12..=25).contains(&numbers.len()), "{} are in flight", numbers.len());
+    }
+
+    #[test]
+    fn large_write_goes_alone_beyond_every_bound() {
+        let mut queue = DeviceQueue::default();
+        queue.push(at(0), 0, 4 * LEAST, 'a');
+        queue.push(at(0), 5 * LEAST, SMALL + 1, 'b');
+        let a = queue.next(at(0)).unwrap();
+        assert_eq!((a.items, queue.next(at(0)).is_none()), (vec!['a'], true));
+        queue.ended(at(5), a.number);
+        assert_eq!(queue.next(at(5)).unwrap().items, ['b']);
+    }
+
+    #[test]
     fn write_is_not_starved_by_younger_ones_above_it() {
         let (mut queue, mut numbers) = busy();
         queue.push(at(0), 1, 1, 1);
@@ -367,7 +468,7 @@ mod tests {
             let now = at(10 * step);
             assert!(now <= at(500 + 10 * u64::from(TURNS)), "starved");
             queue.push(now, 100 + 2 * step, 1, 0);
-            queue.ended(numbers.remove(0));
+            queue.ended(now, numbers.remove(0));
             let request = queue.next(now).expect("two wait");
             numbers.push(request.number);
             if request.items == [1] {
@@ -397,11 +498,11 @@ mod tests {
         let d = queue.next(at(0)).unwrap();
         assert_eq!(d.items, ['d'], "the others wait for a write in flight");
         assert!(queue.next(at(900)).is_none());
-        queue.ended(a.number);
+        queue.ended(at(900), a.number);
         let b = queue.next(at(900)).unwrap();
         assert_eq!(b.items, ['b']);
         assert!(queue.next(at(900)).is_none(), "`c` has blocks of `b`");
-        queue.ended(b.number);
+        queue.ended(at(900), b.number);
         assert_eq!(queue.next(at(900)).unwrap().items, ['c']);
     }
 
@@ -448,9 +549,10 @@ mod tests {
         request.items.iter().for_each(|&item| known[item].gone = true);
     }
 
-    /// The oldest write that is old and may go.
-    fn oldest(known: &[Known], now: Instant) -> Option<usize> {
-        let old = |write: &Known| !write.gone && now.since(write.since) >= AGE_MAX;
+    /// The oldest write that is old and may go: if the device is `full`, a small one.
+    fn oldest(known: &[Known], now: Instant, full: bool) -> Option<usize> {
+        let fits = |write: &Known| !full || write.end - write.first <= SMALL;
+        let old = |write: &Known| !write.gone && now.since(write.since) >= AGE_MAX && fits(write);
         let may_go = |nth: usize| {
             let ahead = |(other, write): (usize, &Known)| {
                 !write.ended && (other < nth || write.gone) && write.meets(&known[nth])
@@ -462,7 +564,7 @@ mod tests {
 
     #[test]
     fn random_writes_go_once_in_order_and_in_time() {
-        let (mut most, mut skips_max) = (0, 0);
+        let (mut most, mut skips_max, mut was_full) = (0, 0, false);
         for seed in 0..40 {
             let mut rng = SimRng::new(seed);
             // Few blocks: many writes meet; many: few do.
@@ -485,11 +587,18 @@ mod tests {
                     let nth = rng.below(flying.len() as u64) as usize;
                     let request = flying.swap_remove(nth);
                     request.items.iter().for_each(|&item| known[item].ended = true);
-                    queue.ended(request.number);
+                    queue.ended(now, request.number);
                 }
                 loop {
-                    let oldest = oldest(&known, now);
-                    let Some(request) = queue.next(now) else { break };
+                    let full = queue.large_in_flight >= queue.intake.bound();
+                    let oldest = oldest(&known, now, full);
+                    let Some(request) = queue.next(now) else {
+                        assert!(oldest.is_none() || flying.len() == REQUESTS_MAX);
+                        break;
+                    };
+                    let large = |&nth: &usize| known[nth].end - known[nth].first > SMALL;
+                    assert!(!full || !request.items.iter().any(large), "beyond the bound");
+                    was_full |= full;
                     let takes = |nth: usize| request.items.contains(&nth);
                     skips = if oldest.is_none_or(takes) { 0 } else { skips + 1 };
                     skips_max = skips.max(skips_max);
@@ -497,7 +606,7 @@ mod tests {
                     flying.push(request);
                 }
                 assert!(flying.len() <= REQUESTS_MAX);
-                assert!(skips < TURNS, "seed {seed}: writes elsewhere starve an old one");
+                assert!(skips < 2 * TURNS, "seed {seed}: writes elsewhere starve an old one");
                 let waiting = known.iter().filter(|write| !write.gone).count();
                 most = most.max(waiting);
                 assert_eq!(queue.counts().waiting, waiting);
@@ -508,6 +617,9 @@ mod tests {
             assert_eq!(counts.writes, known.len() as u64);
             assert_eq!(counts.sizes.iter().sum::<u64>(), counts.requests);
         }
-        assert!(most > 100 && skips_max > 2, "{most} waited, {skips_max} went before an old one");
+        assert!(
+            was_full && most > 100 && skips_max > 2,
+            "{most} waited, {skips_max} went before an old one"
+        );
     }
 }

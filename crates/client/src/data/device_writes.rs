@@ -97,7 +97,7 @@ impl Drop for TurnToSend {
             let end = if self.sent { Err(Fault::Io) } else { Ok(Written::Again(buf)) };
             turn.send(Turn::Ended(end));
         }
-        self.device.queue.borrow_mut().ended(self.number);
+        self.device.queue.borrow_mut().ended(self.device.env.now(), self.number);
         self.device.send_waiting();
     }
 }

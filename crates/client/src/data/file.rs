@@ -116,6 +116,8 @@ pub(super) struct FileState {
     /// The devices of each of these writes, by its number, in the order of launching.
     pub flights: BTreeMap<u64, Vec<PagId>>,
     pub next_flight: u64,
+    /// Blocks of the file that became part of none, while writes were in flight.
+    pub tainted: Vec<PoolRun>,
     /// Device reads in flight, by number.
     pub reading: BTreeMap<u64, (u64, u64)>,
     pub next_read: u64,
@@ -137,6 +139,10 @@ pub(super) struct FileState {
     pub unsaved_since: Option<Instant>,
     pub stillness: Stillness,
     pub committing: bool,
+    /// The batch that makes it stable, as long as it may leave that.
+    pub batch: Option<u64>,
+    /// It has left a batch, and no commit has succeeded since: it leaves no other one.
+    pub has_left: bool,
     /// Writes accepted since the last fsync, or since the file was clean.
     pub writes: u32,
     /// A batched commit failed: the next one is sent alone, so that a failure is this file's own.
@@ -390,6 +396,7 @@ impl File {
                 punching: Vec::new(),
                 flights: BTreeMap::new(),
                 next_flight: 0,
+                tainted: Vec::new(),
                 reading: BTreeMap::new(),
                 next_read: 0,
                 zeroing: Vec::new(),
@@ -403,6 +410,8 @@ impl File {
                 unsaved_since: None,
                 stillness: Stillness::default(),
                 committing: false,
+                batch: None,
+                has_left: false,
                 writes: 0,
                 alone: false,
                 paused: false,
@@ -548,36 +557,6 @@ impl File {
         self.errors.get()
     }
 
-    /// See [`crate::boundary::FileContent::pause`].
-    pub(super) async fn pause(self: &Rc<Self>) {
-        self.state.borrow_mut().paused = true;
-        self.notify();
-        loop {
-            let changed = self.changed.notified();
-            {
-                let state = self.state.borrow();
-                let writing = !state.writing.is_empty() || !state.punching.is_empty();
-                if !writing && state.reading.is_empty() && !state.committing {
-                    return;
-                }
-            }
-            self.hurry_commit();
-            changed.await;
-        }
-    }
-
-    /// See [`crate::boundary::FileContent::resume`].
-    pub(super) fn resume(self: &Rc<Self>) {
-        {
-            let mut state = self.state.borrow_mut();
-            state.paused = false;
-            self.launch_wanted(&mut state, 0, u64::MAX);
-            self.launch_punches(&mut state);
-        }
-        self.notify();
-        self.enqueue();
-    }
-
     /// See [`crate::boundary::FileContent::drop_all`].
     pub(super) fn drop_all(self: &Rc<Self>, lost: bool) {
         let mut state = self.state.borrow_mut();
@@ -590,7 +569,7 @@ impl File {
         }
         let edits = std::mem::take(&mut state.edits);
         if !lost {
-            self.reclaim_unsent(&state, edits.into_iter().map(|pending| pending.edit));
+            self.reclaim_unsent(&mut state, edits.into_iter().map(|pending| pending.edit));
             self.pool().release_windows(self.ino, None);
         }
         let unflushed = std::mem::take(&mut state.stamps);
@@ -603,7 +582,11 @@ impl File {
         state.loss_reported = lost;
         state.rights = Rights::empty();
         state.paused = false;
+        let settled = state.is_settled();
         drop(state);
+        if settled {
+            self.ctx.deactivate(self);
+        }
         self.notify();
     }
 
@@ -618,7 +601,7 @@ impl File {
 
     /// Returns blocks to the pool that were mapped by edits which will never be sent, even if a
     /// later edit unmapped them.
-    pub(super) fn reclaim_unsent(&self, state: &FileState, edits: impl Iterator<Item = Edit>) {
+    pub(super) fn reclaim_unsent(&self, state: &mut FileState, edits: impl Iterator<Item = Edit>) {
         let idle = state.writing.is_empty();
         for edit in edits {
             let Edit::Map { segment } = edit else { continue };
@@ -627,6 +610,7 @@ impl File {
                 self.pool().give_back(run);
             } else {
                 self.pool().add_tainted(run);
+                state.tainted.push(run);
             }
         }
     }

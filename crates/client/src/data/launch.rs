@@ -300,6 +300,9 @@ impl File {
             }
             self.launch_wanted(&mut state, start, end);
             self.launch_punches(&mut state);
+            if state.writing.is_empty() {
+                self.untaint(std::mem::take(&mut state.tainted));
+            }
         }
         self.ctx.flights.set(self.ctx.flights.get() - 1);
         drop(claim);

@@ -1,7 +1,7 @@
 //! The commit pipeline of a client: which files are committed when, and together with which.
 //!
 //! A changed file *ages*. When it is old enough, or dirty bytes press, it joins the lane of the
-//! devices that have its writes. A lane makes its files stable in batches, with one flush of each
+//! devices that have its writes; one with much to write joins another one. A lane makes its files stable in batches, with one flush of each
 //! device for a batch. Then the files are *ready*, and tasks send them to the server, several in a
 //! request (paper 000 §III.A and §IV.B). An fsync takes a lane of its own, whose batch is sent at
 //! once. A recall, an unmount and a caller that needs one file's commit take that file out, or
@@ -14,12 +14,13 @@
 //! - a file ages at most once, and is in at most one other place: it waits in a lane, or is ready.
 //!   It ages while it is committed if it changed again;
 //! - a lane that has nobody waiting and no batch is gone; no more batches run than it may have;
-//! - no more requests are in flight than there are tasks.
+//! - no more requests of tasks are in flight than there can be tasks, and at most [`HURRIED_MAX`]
+//!   that were hurried on. These two do not wait for each other.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use env::sync::OneSender;
-use proto::commit::{CommitPolicy, Degree, Tasks};
+use proto::commit::{CommitPolicy, Degree, TASKS_MAX, Tasks};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{Duration, Fault, Ino, Instant};
 
@@ -31,6 +32,16 @@ pub(super) const COMMITS_MAX: usize = COMPOUND_OPS_MAX - 4;
 /// Files of one batch that became old enough: some full requests.
 pub(super) const BATCH: usize = 4 * COMMITS_MAX;
 
+/// Requests in flight with a file that somebody waits for. Another one waits until a task sends it.
+pub(super) const HURRIED_MAX: usize = 32;
+
+/// Stable files that are sent, with what is known of them.
+pub(super) struct Request<F, S> {
+    pub(super) files: Vec<(F, S)>,
+    /// Somebody waits for it: it takes no task.
+    pub(super) hurried: bool,
+}
+
 /// Why files are committed, the most urgent first. Each has lanes of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Priority {
@@ -38,6 +49,8 @@ pub(super) enum Priority {
     Sync,
     /// The files are old enough, or dirty bytes press.
     Age,
+    /// The same, and they have much to write: no small file waits for that.
+    Bulk,
 }
 
 impl Priority {
@@ -45,7 +58,7 @@ impl Priority {
     fn batches(self) -> usize {
         match self {
             Priority::Sync => 2,
-            Priority::Age => 4,
+            Priority::Age | Priority::Bulk => 4,
         }
     }
 
@@ -53,7 +66,7 @@ impl Priority {
     fn files(self) -> usize {
         match self {
             Priority::Sync => COMMITS_MAX,
-            Priority::Age => BATCH,
+            Priority::Age | Priority::Bulk => BATCH,
         }
     }
 
@@ -76,6 +89,8 @@ pub(super) trait Member {
     fn number(&self) -> Ino;
     /// Are they the same?
     fn is(&self, other: &Self) -> bool;
+    /// Is there anything to commit? A file may have been committed while it aged.
+    fn waits(&self) -> bool;
     /// Its last commit failed beside those of others: it is in a batch and a request of its own.
     fn is_alone(&self) -> bool;
 }
@@ -111,9 +126,14 @@ pub(super) struct Pipeline<F, S> {
     aging: VecDeque<Aging<F>>,
     lanes: BTreeMap<LaneKey, Lane<F>>,
     ready: VecDeque<(F, S)>,
+    /// Requests of tasks in flight.
     sending: usize,
+    /// Requests in flight that were hurried on.
+    hurried: usize,
     tasks: Tasks,
     degree: Degree,
+    /// Number of the last batch that files may leave.
+    batch: u64,
     requests: u64,
     commits: u64,
 }
@@ -126,8 +146,10 @@ impl<F: Member, S> Pipeline<F, S> {
             lanes: BTreeMap::new(),
             ready: VecDeque::new(),
             sending: 0,
+            hurried: 0,
             tasks: Tasks::new(policy.tasks),
             degree: Degree::new(policy.degree, COMMITS_MAX),
+            batch: 0,
             requests: 0,
             commits: 0,
         }
@@ -189,6 +211,12 @@ impl<F: Member, S> Pipeline<F, S> {
         Some(batch)
     }
 
+    /// A number that no other batch has.
+    pub(super) fn number_batch(&mut self) -> u64 {
+        self.batch += 1;
+        self.batch
+    }
+
     /// A batch of the lane is stable.
     pub(super) fn prepared(&mut self, key: &LaneKey) {
         self.lanes.get_mut(key).expect("it has a batch").preparing -= 1;
@@ -206,7 +234,7 @@ impl<F: Member, S> Pipeline<F, S> {
 
     /// Somebody needs the file's commit: takes it out if it waits in a lane of aged files.
     pub(super) fn withdraw(&mut self, file: &F) -> Option<F> {
-        let aged = self.lanes.iter_mut().filter(|(key, _)| key.0 == Priority::Age);
+        let aged = self.lanes.iter_mut().filter(|(key, _)| key.0 != Priority::Sync);
         for (key, lane) in aged {
             let at = lane.waiting.iter().position(|waiting| waiting.file.is(file));
             let Some(at) = at else { continue };
@@ -226,36 +254,57 @@ impl<F: Member, S> Pipeline<F, S> {
         self.validate();
     }
 
+    /// So many files are not committed.
+    pub(super) fn queue_is(&mut self, queue: usize) {
+        self.tasks.queue_is(queue);
+    }
+
     /// The files of the next request, if a task may send one. `queue`: all files that are not
     /// committed.
-    pub(super) fn next_request(&mut self, queue: usize) -> Option<Vec<(F, S)>> {
+    pub(super) fn next_request(&mut self, queue: usize) -> Option<Request<F, S>> {
         let tasks = self.tasks.queue_is(queue);
         if self.ready.is_empty() || self.sending >= tasks {
             return None;
         }
         let degree = self.degree.of(self.ready.len(), tasks);
         let count = together(self.ready.iter().map(|(file, _)| file), degree);
-        Some(self.take_request(count))
+        let files = self.ready.drain(..count).collect();
+        Some(self.begin_request(files, false))
     }
 
-    /// Somebody needs the file's commit: if it is ready, the request that sends it at once.
-    pub(super) fn hurry(&mut self, file: &F) -> Option<Vec<(F, S)>> {
+    /// Somebody needs the file's commit: if it is ready, the request that sends it at once, unless
+    /// too many do so.
+    pub(super) fn hurry(&mut self, file: &F) -> Option<Request<F, S>> {
+        if self.hurried >= HURRIED_MAX {
+            return None;
+        }
         let at = self.ready.iter().position(|(ready, _)| ready.is(file))?;
         let ready = self.ready.remove(at).expect("found");
-        self.ready.push_front(ready);
-        Some(self.take_request(1))
+        Some(self.begin_request(vec![ready], true))
     }
 
-    fn take_request(&mut self, count: usize) -> Vec<(F, S)> {
-        self.sending += 1;
+    /// The file needs no commit now: takes it out if it waits for a task. Returns whether it did.
+    pub(super) fn withdraw_ready(&mut self, file: &F) -> bool {
+        let at = self.ready.iter().position(|(ready, _)| ready.is(file));
+        at.and_then(|at| self.ready.remove(at)).is_some()
+    }
+
+    fn begin_request(&mut self, files: Vec<(F, S)>, hurried: bool) -> Request<F, S> {
+        *self.in_flight(hurried) += 1;
         self.requests += 1;
-        self.commits += count as u64;
-        self.ready.drain(..count).collect()
+        self.commits += files.len() as u64;
+        self.validate();
+        Request { files, hurried }
+    }
+
+    /// The requests in flight of this kind.
+    fn in_flight(&mut self, hurried: bool) -> &mut usize {
+        if hurried { &mut self.hurried } else { &mut self.sending }
     }
 
     /// A request was answered.
-    pub(super) fn sent(&mut self) {
-        self.sending -= 1;
+    pub(super) fn sent(&mut self, hurried: bool) {
+        *self.in_flight(hurried) -= 1;
     }
 
     /// How long the server took to answer commits, and how many requests it had to work on.
@@ -269,10 +318,10 @@ impl<F: Member, S> Pipeline<F, S> {
             queue,
             requests: self.requests,
             files: self.commits,
-            aging: self.aging.len(),
+            aging: self.aging.iter().filter(|aging| aging.file.waits()).count(),
             waiting: self.lanes.values().map(|lane| lane.waiting.len()).sum(),
             ready: self.ready.len(),
-            sending: self.sending,
+            sending: self.sending + self.hurried,
             tasks: self.tasks.now(),
             degree: self.degree.now(),
         }
@@ -299,6 +348,9 @@ impl<F: Member, S> Pipeline<F, S> {
             assert!(*running <= priority.batches(), "{running} batches of {devices:?}");
             assert!(preparing <= running, "{preparing} of {running} batches are not stable");
         }
+        let (sending, hurried) = (self.sending, self.hurried);
+        assert!(sending <= TASKS_MAX, "{sending} requests of {TASKS_MAX} tasks at most");
+        assert!(hurried <= HURRIED_MAX, "{hurried} requests were hurried on");
         assert!(self.aging.iter().take(LOOKED_AT).is_sorted_by_key(|aging| aging.due), "order");
         let aging = self.aging.iter().map(|aging| &aging.file).take(LOOKED_AT);
         let lanes = self.lanes.values().flat_map(|lane| lane.waiting.iter().take(LOOKED_AT));
@@ -346,6 +398,10 @@ mod tests {
             self == other
         }
 
+        fn waits(&self) -> bool {
+            true
+        }
+
         fn is_alone(&self) -> bool {
             self.0 >= ALONE
         }
@@ -373,6 +429,11 @@ mod tests {
 
     fn begun(pipeline: &mut TestPipeline, priority: Priority) -> Option<usize> {
         pipeline.begin(&key(priority)).map(|batch| batch.len())
+    }
+
+    /// The files of a request.
+    fn files(request: Option<Request<Ino, ()>>) -> Option<Vec<u64>> {
+        Some(request?.files.into_iter().map(|(file, ())| file.0).collect())
     }
 
     #[test]
@@ -432,20 +493,36 @@ mod tests {
     fn tasks_send_what_is_ready_and_a_hurried_file_waits_for_none() {
         let mut pipeline = pipeline(2, 3);
         pipeline.are_ready((1..11).map(|file| (Ino(file), ())));
-        let files = |request: Option<Vec<(Ino, ())>>| {
-            request.map(|files| files.into_iter().map(|(file, ())| file.0).collect::<Vec<_>>())
-        };
         assert_eq!(files(pipeline.next_request(10)), Some(vec![1, 2, 3]));
         assert_eq!(files(pipeline.next_request(10)), Some(vec![4, 5, 6]));
         assert_eq!(files(pipeline.next_request(10)), None);
         assert_eq!(files(pipeline.hurry(&Ino(9))), Some(vec![9]));
         assert_eq!(files(pipeline.hurry(&Ino(4))), None, "it is on its way");
-        pipeline.sent();
-        assert_eq!(files(pipeline.next_request(10)), None, "two are still in flight");
-        pipeline.sent();
+        pipeline.sent(true);
+        assert_eq!(files(pipeline.next_request(10)), None, "those of the tasks are in flight");
+        pipeline.sent(false);
         assert_eq!(files(pipeline.next_request(10)), Some(vec![7, 8, 10]));
         let CommitCounts { requests, files, ready, sending, .. } = pipeline.counts(0);
         assert_eq!((requests, files, ready, sending), (4, 10, 0, 2));
+    }
+
+    #[test]
+    fn steady_hurry_keeps_no_task_from_sending_and_is_bounded() {
+        let mut pipeline = pipeline(2, 3);
+        let last = HURRIED_MAX as u64 + 10;
+        pipeline.are_ready((1..=last).map(|file| (Ino(file), ())));
+        for file in 11..=last {
+            assert_eq!(files(pipeline.hurry(&Ino(file))), Some(vec![file]));
+        }
+        assert_eq!(files(pipeline.hurry(&Ino(5))), None, "it waits for a task");
+        assert_eq!(files(pipeline.next_request(90)), Some(vec![1, 2, 3]));
+        assert_eq!(files(pipeline.next_request(90)), Some(vec![4, 5, 6]));
+        assert_eq!(files(pipeline.next_request(90)), None);
+        pipeline.sent(true);
+        assert_eq!(files(pipeline.hurry(&Ino(9))), Some(vec![9]));
+        pipeline.sent(false);
+        assert_eq!(files(pipeline.next_request(90)), Some(vec![7, 8, 10]));
+        assert_eq!(pipeline.counts(0).sending, HURRIED_MAX + 2);
     }
 
     #[test]
@@ -458,7 +535,7 @@ mod tests {
         assert_eq!(batches, [Some(2), Some(1), Some(1), Some(3), None], "four at most at once");
         pipeline.are_ready([1, 2, ALONE, 3].map(|file| (Ino(file), ())));
         let requests: Vec<_> =
-            (0..4).map(|_| pipeline.next_request(4).map(|files| files.len())).collect();
+            (0..4).map(|_| files(pipeline.next_request(4)).map(|files| files.len())).collect();
         assert_eq!(requests, [Some(2), Some(1), Some(1), None]);
     }
 

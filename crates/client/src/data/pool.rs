@@ -6,8 +6,9 @@
 //! - the blocks of *avoided* zones are set aside: they are neither reserved nor allocated;
 //! - `reserved` never exceeds the blocks of the pool that are not set aside: accepted bytes have a
 //!   place. Only when blocks are set aside the pool is *short* of blocks, until more are granted;
-//! - *tainted* blocks may still be written by a request of this client: they return to the server
-//!   once no write is in flight, and never go to another file.
+//! - *tainted* blocks may still be written by a request of this client, and go to no other file.
+//!   They return to the server once no write is in flight; those of a removed file are free once
+//!   its own writes have ended.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -273,6 +274,16 @@ impl Pool {
         self.inner.borrow_mut().tainted.push(run);
     }
 
+    /// No write reaches these tainted blocks any more: they are free, unless they were returned.
+    pub fn untaint(&self, run: PoolRun) {
+        let mut inner = self.inner.borrow_mut();
+        let at = inner.tainted.iter().position(|tainted| *tainted == run);
+        if let Some(at) = at {
+            inner.tainted.swap_remove(at);
+            inner.add(run);
+        }
+    }
+
     /// Allocates the blocks of `request` out of `reserved`, in the zone `prefer` if it has any.
     pub fn allocate(
         &self,
@@ -425,7 +436,6 @@ impl PoolState {
 
 #[cfg(test)]
 mod tests {
-    use env::sim::SimRng;
     use proto::prealloc::{Behind, Stream};
     use types::{ClientId, PagBlock};
 
@@ -554,53 +564,5 @@ mod tests {
         drop(reserved);
         pool.grant(&[PagRun { pag: PagId(1), addr: PagBlock(500), len: 3 }]);
         assert_eq!(pool.available(), 3);
-    }
-
-    /// What a request on its way, or the next one, brings.
-    fn grant_next(pool: &Pool, wanted: Wanted, next: &mut u64) {
-        let len = (wanted.full / 2).max(wanted.full.saturating_sub(pool.available()));
-        pool.grant(&[PagRun { pag: PagId(1), addr: PagBlock(*next), len }]);
-        *next += len;
-    }
-
-    #[test]
-    fn both_pools_always_hold_what_one_small_allocation_may_need() {
-        let (mut rode, mut asked) = (0, 0);
-        for seed in 0..100 {
-            let (mut rng, mut next) = (SimRng::new(seed), 1);
-            let pool = Pool::new(Policy::default());
-            let wanted =
-                Wanted { full: 100 + rng.below(900), small: 1 + rng.below(99), streams: 0 };
-            let (mut dirty, mut ends) = (Vec::new(), [None; 4]);
-            for _ in 0..400 {
-                // A request of its own goes before the next write; writers wait for it if need be.
-                if pool.refill(wanted) == Refill::Own {
-                    grant_next(&pool, wanted, &mut next);
-                    asked += 1;
-                }
-                pool.validate();
-                assert!(pool.available() >= wanted.small, "{wanted:?}");
-                match rng.below(4) {
-                    0..2 => dirty.push(pool.reserve(1 + rng.below(wanted.small)).unwrap()),
-                    2 if !dirty.is_empty() => {
-                        let mut reserved =
-                            dirty.swap_remove(rng.below(dirty.len() as u64) as usize);
-                        let file = rng.below(4);
-                        let (block, end) = ends[file as usize].unwrap_or((0, None));
-                        let of = request(1 + file, block, reserved.blocks(), end);
-                        let runs = pool.allocate(&of, None, &mut reserved);
-                        let last = runs.last().map(|run| (run.pag, run.addr + run.len));
-                        ends[file as usize] = Some((block + of.len, last));
-                    }
-                    // A request with commits goes.
-                    _ if rng.one_in(3) && pool.refill(wanted) == Refill::Rides => {
-                        grant_next(&pool, wanted, &mut next);
-                        rode += 1;
-                    }
-                    _ => {}
-                }
-            }
-        }
-        assert!(rode > 100 && asked > 100, "{rode} with commits, {asked} apart");
     }
 }

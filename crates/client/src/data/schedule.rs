@@ -6,6 +6,8 @@
 //!   it. Who needs its commit takes it out or hurries it on, as soon as its batch is stable;
 //! - a batch waits for no device that has nothing of its files. A file with runs that cannot be
 //!   launched yet may need any device, so it is committed apart;
+//! - a file that has aged waits for the writes of no file with much to write, but that it has so
+//!   itself;
 //! - a file whose commit fails in a batch is committed once more apart, so that the error is its
 //!   own.
 
@@ -18,7 +20,7 @@ use types::{Duration, Fault, Ino, Instant};
 
 use super::context::{DataContext, Purpose, RETRY};
 use super::file::File;
-use super::pipeline::{BATCH, LaneKey, Member, Outcome, Priority, Waiting};
+use super::pipeline::{BATCH, LaneKey, Member, Outcome, Priority, Request, Waiting};
 use super::sealed::Sealed;
 
 /// Between two checks of an unused pool.
@@ -33,6 +35,11 @@ impl Member for Rc<File> {
         Rc::ptr_eq(self, other)
     }
 
+    fn waits(&self) -> bool {
+        let state = self.state.borrow();
+        state.has_changes() || !state.stamps.is_empty()
+    }
+
     fn is_alone(&self) -> bool {
         self.state.borrow().alone
     }
@@ -42,17 +49,32 @@ impl Priority {
     fn purpose(self) -> Purpose {
         match self {
             Priority::Sync => Purpose::Sync,
-            Priority::Age => Purpose::Background,
+            Priority::Age | Priority::Bulk => Purpose::Background,
+        }
+    }
+
+    /// For this file.
+    fn of(self, file: &File) -> Priority {
+        match self {
+            Priority::Sync => Priority::Sync,
+            Priority::Age | Priority::Bulk if file.has_much_to_write() => Priority::Bulk,
+            Priority::Age | Priority::Bulk => Priority::Age,
         }
     }
 }
 
 impl DataContext {
     fn push(&self, file: Rc<File>, due: Instant) {
-        self.active.borrow_mut().entry(file.ino).or_insert_with(|| file.clone());
         if self.pipeline.borrow_mut().push(file, due) {
             self.wake.notify_all();
         }
+    }
+
+    /// The file waits for its commit.
+    fn activate(&self, file: &Rc<File>) {
+        let mut active = self.active.borrow_mut();
+        active.entry(file.ino).or_insert_with(|| file.clone());
+        self.pipeline.borrow_mut().queue_is(active.len());
     }
 
     /// So much earlier than usual files are due: writers that are slowed need what is not new.
@@ -64,11 +86,11 @@ impl DataContext {
     /// Takes the files out that are due, each marked as committing; at most [`BATCH`]. Those that
     /// will soon be due go with the first one, so that they share its flushes and requests.
     fn take_due(&self, now: Instant) -> Vec<Rc<File>> {
-        let (pressure, ahead) = (self.budget.has_waiters(), self.ahead());
+        let (pressure, slowed) = (self.budget.has_waiters(), self.ahead());
         let mut batch = Vec::new();
         let mut later = Vec::new();
         while batch.len() < BATCH && later.len() < BATCH {
-            let ahead = if batch.is_empty() { ahead } else { ahead.max(self.commit.early()) };
+            let ahead = if batch.is_empty() { slowed } else { slowed.max(self.commit.early()) };
             let due = self.pipeline.borrow_mut().pop_due(now + ahead, pressure);
             let Some(file) = due else { break };
             let mut state = file.state.borrow_mut();
@@ -88,8 +110,9 @@ impl DataContext {
                 batch.push(file);
             }
         }
+        // While writers are slowed, what is due so much ahead of its time is due now.
         let mut pipeline = self.pipeline.borrow_mut();
-        later.into_iter().for_each(|file| _ = pipeline.push(file, now + RETRY));
+        later.into_iter().for_each(|file| _ = pipeline.push(file, now + slowed + RETRY));
         batch
     }
 
@@ -106,7 +129,8 @@ impl DataContext {
                 self.commit_apart(priority, waiting);
                 continue;
             }
-            let key = (priority, waiting.file.state.borrow().devices());
+            let devices = waiting.file.state.borrow().devices();
+            let key = (priority.of(&waiting.file), devices);
             self.pipeline.borrow_mut().join(&key, waiting);
             lanes.insert(key);
         }
@@ -137,11 +161,18 @@ impl DataContext {
     async fn run_batch(self: Rc<Self>, key: &LaneKey, batch: Vec<Waiting<Rc<File>>>) {
         let (priority, devices) = key;
         // Writes may have been accepted since the files joined the lane.
+        let stays = |file: &Rc<File>| {
+            let is_same = *priority == Priority::Bulk || priority.of(file) == *priority;
+            file.is_only_on(devices) && is_same
+        };
         let (stays, leaves): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|waiting| waiting.file.is_only_on(devices));
+            batch.into_iter().partition(|waiting| stays(&waiting.file));
         self.begin_commits(*priority, leaves);
         let (files, done): (Vec<_>, Vec<_>) =
             stays.into_iter().map(|waiting| (waiting.file, waiting.done)).unzip();
+        let number =
+            (*priority != Priority::Sync).then(|| self.pipeline.borrow_mut().number_batch());
+        files.iter().for_each(|file| file.state.borrow_mut().batch = number);
         let sealed = self.prepare_commit(&files, priority.purpose()).await;
         self.pipeline.borrow_mut().prepared(key);
         self.begin_batches(key);
@@ -155,8 +186,17 @@ impl DataContext {
                     }
                 }
             }
-            Priority::Age => {
-                self.pipeline.borrow_mut().are_ready(files.iter().cloned().zip(sealed));
+            Priority::Age | Priority::Bulk => {
+                // Files that have left may be in another commit by now.
+                let stable: Vec<_> = files
+                    .into_iter()
+                    .zip(sealed)
+                    .filter(|(file, _)| {
+                        file.state.borrow_mut().batch.take_if(|b| Some(*b) == number).is_some()
+                    })
+                    .collect();
+                let files: Vec<_> = stable.iter().map(|(file, _)| file.clone()).collect();
+                self.pipeline.borrow_mut().are_ready(stable);
                 self.send_ready();
                 // Who waits for one of them can have it sent at once now.
                 files.iter().for_each(|file| file.changed.notify_all());
@@ -176,12 +216,12 @@ impl DataContext {
         }
     }
 
-    fn send_request(self: &Rc<Self>, request: Vec<(Rc<File>, Option<Sealed>)>) {
-        let this = self.clone();
+    fn send_request(self: &Rc<Self>, request: Request<Rc<File>, Option<Sealed>>) {
+        let (this, Request { files, hurried }) = (self.clone(), request);
         self.env.spawn(async move {
-            let (files, sealed): (Vec<_>, Vec<_>) = request.into_iter().unzip();
+            let (files, sealed): (Vec<_>, Vec<_>) = files.into_iter().unzip();
             this.finish_commit(&files, &sealed, Purpose::Background).await;
-            this.pipeline.borrow_mut().sent();
+            this.pipeline.borrow_mut().sent(hurried);
             this.send_ready();
         });
     }
@@ -232,6 +272,7 @@ impl File {
         }
         let (now, commit) = (self.ctx.env.now(), &self.ctx.commit);
         let since = *state.unsaved_since.get_or_insert(now);
+        self.ctx.activate(self);
         if !std::mem::replace(&mut state.queued, true) {
             let due = since + commit.due();
             // What a commit in progress does not take is new. What is as good as overdue failed, or
@@ -267,7 +308,8 @@ impl File {
         }
     }
 
-    /// Waits until the file is in no commit. One that has not begun begins later.
+    /// Waits until the file is in no commit. One that has not begun begins after that: the file was
+    /// due, and still is.
     pub(super) async fn commit_over(self: &Rc<Self>) {
         loop {
             let changed = self.changed.notified();
@@ -275,7 +317,7 @@ impl File {
                 return;
             }
             match self.hurry_commit() {
-                true => self.enqueue(),
+                true => self.commit_soon(),
                 false => changed.await,
             }
         }

@@ -11,6 +11,8 @@ pub(super) struct Sealed {
     pub(super) mtime: Option<Timestamp>,
     pub(super) ctime: Option<Timestamp>,
     pub(super) generation: u64,
+    /// The batch in which it was sealed. A file that is in another one by now has left.
+    pub(super) batch: Option<u64>,
     pub(super) errors: u64,
     /// Changes that came before it are sealed.
     pub(super) begun: Instant,

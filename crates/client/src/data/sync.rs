@@ -81,6 +81,11 @@ impl File {
         self.is_launched() && self.state.borrow().devices() == *devices
     }
 
+    /// Would others in a batch wait long for this file's writes?
+    pub(super) fn has_much_to_write(&self) -> bool {
+        self.state.borrow().has_much_to_write()
+    }
+
     /// Learns from this fsync whether launching the write before it at once pays off.
     fn update_prediction(&self) {
         let credit = &self.ctx.fsync_credit;
@@ -115,13 +120,18 @@ impl FileState {
 
     /// Would others in a batch wait long for this file's writes, or for a commit that fails?
     fn must_sync_alone(&self) -> bool {
+        self.alone || self.has_much_to_write()
+    }
+
+    /// Would others in a batch wait long for this file's writes?
+    fn has_much_to_write(&self) -> bool {
         let dirty = self.dirty.values().map(|run| run.blocks());
         let in_flight = self.writing.iter().map(|(start, end)| end - start);
         let much = dirty.chain(in_flight).scan(0, |sum, blocks| {
             *sum += blocks;
             Some(*sum)
         });
-        self.alone || much.into_iter().any(|blocks| blocks > RUN_BLOCKS)
+        much.into_iter().any(|blocks| blocks > RUN_BLOCKS)
     }
 }
 

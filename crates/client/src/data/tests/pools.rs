@@ -1,6 +1,7 @@
 //! How the pools are refilled: with commits, or by requests of their own.
 
 use super::*;
+use crate::data::class::SMALL_ALLOCATION;
 
 fn setup(chunk: u64) -> Setup {
     let allocation = Allocation { chunk, ..Allocation::default() };
@@ -129,4 +130,58 @@ fn writer_gets_the_last_blocks_that_come_with_commits_and_no_error() {
         rig.env.sleep(Duration::from_secs(3)).await;
         rig.finish(3_000).await;
     });
+}
+
+/// Small allocations, each a millisecond at least after the one before, of which the server has
+/// `blocks`; how many grants came with commits, how many apart, and whether the server had all.
+async fn allocate_at_random(rig: &Rig, seed: u64) -> (u64, u64, bool) {
+    let (class, mut rng) = (rig.ctx.class(&[]), SimRng::new(seed));
+    let mut kept = Vec::new();
+    // This one waits: there is nothing yet.
+    rig.write(&rig.file(1), 0, &[1; BLOCK]).await.unwrap();
+    for ino in 2..250 {
+        // The server takes up to 3 ms for a grant: two or three more allocations come meanwhile.
+        let most = if rng.one_in(20) { 1_000_000 } else { 4_000 };
+        rig.env.sleep(Duration::from_micros(1_000 + rng.below(most))).await;
+        let (begun, left) = (rig.env.now(), rig.server.now.borrow().free.len() as u64);
+        let blocks = 1 + rng.below(SMALL_ALLOCATION);
+        let done = if rng.one_in(4) {
+            let reserved = rig.ctx.reserve(&class, blocks, None).await;
+            reserved.map(|reserved| kept.push(reserved))
+        } else {
+            let bytes = vec![1; blocks as usize * BLOCK];
+            rig.write(&rig.file(ino), 0, &bytes).await.map(drop)
+        };
+        let (waited, has_blocks) = (rig.env.now() > begun, left >= 2 * class.grants.chunk);
+        assert!(!waited || !has_blocks, "allocation {ino}: of {blocks} blocks, {left} left");
+        if done.is_err() {
+            assert_eq!((done, left < blocks), (Err(Fault::NoSpace), true));
+            return (rig.ctx.transfers.rode.get(), rig.server.grants.get(), true);
+        }
+        if kept.len() > 4 {
+            kept.swap_remove(rng.below(4) as usize);
+        }
+    }
+    (rig.ctx.transfers.rode.get(), rig.server.grants.get(), false)
+}
+
+#[test]
+fn small_allocation_waits_for_no_grant_as_long_as_the_server_has_blocks() {
+    let (rode, apart, used_up) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    for (seed, blocks) in [(490, 60_000), (492, 60_000), (494, 60_000), (496, 20_000)] {
+        let setup = Setup { blocks, grant_max: blocks, dirty_max: 1 << 30, ..setup(4096) };
+        run(seed, setup, |rig| {
+            let (rode, apart, used_up) = (&rode, &apart, &used_up);
+            async move {
+                let (with_commits, all, is_used_up) = allocate_at_random(&rig, seed).await;
+                rode.set(rode.get() + with_commits);
+                apart.set(apart.get() + all - with_commits);
+                used_up.set(used_up.get() + u64::from(is_used_up));
+                rig.env.sleep(Duration::from_secs(3)).await;
+                rig.finish(blocks).await;
+            }
+        });
+    }
+    let found = (rode.get(), apart.get(), used_up.get());
+    assert!(found.0 > 2 && found.1 > 6 && found.2 == 1, "{found:?}");
 }

@@ -210,3 +210,76 @@ fn striped_file_is_read_from_all_its_devices_at_once() {
     assert!(two <= one.mul_f64(0.55), "{one:?} from one, {two:?} from two");
     assert!(four <= one.mul_f64(0.3), "{one:?} from one, {four:?} from four");
 }
+
+/// A stream to a disk of 80 MiB/s, which has more than half a second's work by now.
+async fn begin_stream(rig: &Rig) {
+    const RATE: u64 = 80 << 20;
+    // It works on what it gets in order, like a virtual disk whose speed is bounded.
+    let slow = Flash { link: RATE, ..Flash::nvme() };
+    rig.server.disks[0].set_model(DiskModel::Flash(slow));
+    let (stream, context) = (rig.file(1), rig.ctx.clone());
+    rig.env.spawn(async move {
+        // It goes round in a file, so all its blocks have their place after a while.
+        for nth in 0.. {
+            let piece = IoBuf::copy_of(&[7; 1 << 20]);
+            let from = nth % 64 << 20;
+            if stream.write(Some(from), piece, 1 << 20, process_at(from)).await.is_err() {
+                break;
+            }
+        }
+        drop(context);
+    });
+    rig.env.sleep(Duration::from_secs(3)).await;
+    let waiting = rig.ctx.devices()[0].load.waiting;
+    assert!(waiting >= 40, "the stream keeps it busy for half a second: {waiting}");
+}
+
+/// How long small files' writes take beside that, the shortest first.
+async fn small_writes_beside_a_stream(rig: &Rig) -> Vec<Duration> {
+    begin_stream(rig).await;
+    let mut times = Vec::new();
+    for ino in 2..60 {
+        let file = rig.file(ino);
+        rig.write(&file, 0, &[2; BLOCK]).await.unwrap();
+        let begun = rig.env.now();
+        file.launch_all();
+        while !file.state.borrow().flights.is_empty() {
+            rig.env.sleep(Duration::from_micros(100)).await;
+        }
+        times.push(rig.env.now().since(begun));
+        rig.env.sleep(Duration::from_millis(37)).await;
+    }
+    times.sort();
+    times
+}
+
+#[test]
+fn write_of_a_small_file_waits_for_no_more_of_a_stream_than_is_in_flight() {
+    let setup = Setup { disks: 1, blocks: 40_000, dirty_max: 96 << 20, ..Setup::default() };
+    run(930, setup, |rig| async move {
+        let times = small_writes_beside_a_stream(&rig).await;
+        // 4 MiB are in flight; with all 32 requests it is 400 ms.
+        let longest = *times.last().unwrap();
+        assert!(longest < Duration::from_millis(100), "{times:?}");
+    });
+}
+
+#[test]
+fn small_file_that_ages_does_not_wait_for_the_writes_of_a_large_one() {
+    let setup = Setup { disks: 1, blocks: 20_000, dirty_max: 96 << 20, ..Setup::default() };
+    run(932, setup, |rig| async move {
+        let slow = Flash { link: 8 << 20, ..Flash::nvme() };
+        rig.server.disks[0].set_model(DiskModel::Flash(slow));
+        let (large, small) = (rig.file(1), rig.file(2));
+        // Four seconds' work.
+        for nth in 0..32 {
+            rig.write(&large, nth << 20, &[1; 1 << 20]).await.unwrap();
+        }
+        rig.write(&small, 0, &[2; BLOCK]).await.unwrap();
+        rig.env.sleep(Duration::from_millis(1500)).await;
+        assert!(small.is_clean() && !large.is_clean());
+        rig.env.sleep(Duration::from_secs(5)).await;
+        assert!(large.is_clean());
+        rig.finish(20_000).await;
+    });
+}
