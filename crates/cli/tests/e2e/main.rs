@@ -32,6 +32,7 @@ mod locks;
 mod missing;
 mod mover;
 mod namespaces;
+mod objects;
 mod ost;
 mod pag;
 mod placement;

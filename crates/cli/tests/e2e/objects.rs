@@ -1,0 +1,113 @@
+//! Files in objects at targets, on real mounts: `redbud local --osts`, with targets killed under
+//! load, and two mounts of one file.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::harness::{Scratch, redbud, success};
+
+/// Runs a script in the mount of a local cluster with targets.
+fn local(scratch: &Scratch, options: &[&str], script: &str) -> String {
+    let mut command = redbud();
+    command.arg("local").arg(scratch.path().join("cluster"));
+    command.arg("--mount").arg(scratch.path().join("mnt"));
+    command.args(["--disks", "1", "--disk-size", "512M", "--metadata-size", "256M"]);
+    command.args(options).arg("--exec");
+    let program = Path::new(env!("CARGO_BIN_EXE_redbud")).display();
+    let dir = scratch.path().join("cluster");
+    let functions = format!(
+        r#"set -eu
+        redbud() {{ {program} "$@"; }}
+        dir={dir}
+        targets() {{ grep -lz '^serve$' /proc/[0-9]*/cmdline 2>/dev/null \
+            | xargs grep -lz "^$dir/cluster.toml$" 2>/dev/null | cut -d/ -f3; }}
+        "#,
+        dir = dir.display()
+    );
+    success(command.arg(format!("{functions}\n{script}")))
+}
+
+/// The status of the mount's targets.
+fn targets(said: &str) -> Vec<Value> {
+    let from = said.find('{').unwrap_or_else(|| panic!("no JSON: {said}"));
+    let status: Value = serde_json::from_str(&said[from..]).unwrap();
+    let client = &status["mounts"][0]["client"];
+    client["targets"].as_array().unwrap_or_else(|| panic!("no targets: {client}")).clone()
+}
+
+#[test]
+fn files_lie_at_targets_over_kills_and_restarts() {
+    let scratch = Scratch::new();
+    let said = local(
+        &scratch,
+        &["--osts", "2", "--journal", "external"],
+        r#"
+        mkdir objects
+        redbud set-layout objects policy=objects width=2 part=1M
+        head -c 20000000 /dev/urandom > $dir/wanted
+        for round in 1 2 3; do
+            ( for n in $(seq 8); do cp $dir/wanted objects/f$n; done ) &
+            writers=$!
+            sleep 0.1
+            kill -KILL $(targets)
+            wait $writers
+        done
+        for n in $(seq 8); do sync objects/f$n; cmp $dir/wanted objects/f$n; done
+        echo 3 > /proc/sys/vm/drop_caches
+        cmp $dir/wanted objects/f8
+        printf XYZ | dd of=objects/f8 bs=1 seek=5000000 conv=notrunc status=none
+        dd if=objects/f8 bs=1 skip=4999999 count=5 status=none | tail -c +2 | head -c 3
+        truncate -s 7000000 objects/f7
+        truncate -s 9000000 objects/f7
+        cmp -n 7000000 $dir/wanted objects/f7
+        tail -c 2000000 objects/f7 | tr -d '\0' | wc -c
+        fallocate -p -o 1048576 -l 2097152 objects/f6
+        sync objects/f6
+        dd if=objects/f6 bs=1M skip=1 count=2 status=none | tr -d '\0' | wc -c
+        cp $dir/wanted block
+        cmp $dir/wanted block
+        "#,
+    );
+    assert!(said.starts_with("XYZ0\n0\n"), "{said}");
+    // Everything is there after a stop and a start, at other ports perhaps.
+    let said = local(
+        &scratch,
+        &[],
+        r#"
+        for n in 1 2 3 4 5; do cmp $dir/wanted objects/f$n; done
+        cmp $dir/wanted block
+        mkdir -p $dir/../second
+        redbud mount $dir $dir/../second
+        cmp $dir/wanted $dir/../second/objects/f1
+        echo end >> $dir/../second/objects/f1
+        tail -c 4 objects/f1
+        redbud umount $dir/../second
+        rm -r objects
+        redbud status --json $dir
+        "#,
+    );
+    assert!(said.starts_with("end\n"), "{said}");
+    let targets = targets(&said);
+    assert_eq!(targets.len(), 2, "{said}");
+    // What was removed is destroyed: the targets are as free as at the beginning.
+    let said = local(
+        &scratch,
+        &[],
+        r#"
+        for try in $(seq 500); do
+            redbud ost status --json | grep -q '"objects": *[1-9]' || break
+            sleep 0.02
+        done
+        redbud ost status --json
+        "#,
+    );
+    assert!(!said.contains("\"objects\": 1"), "{said}");
+    for device in ["ost0.img", "ost1.img"] {
+        let journal = device.replace(".img", "-journal.img");
+        let spec = format!("{device},journal={journal}");
+        let mut check = redbud();
+        check.args(["ost", "check", "--scrub", &spec]).current_dir(scratch.path().join("cluster"));
+        success(&mut check);
+    }
+}
