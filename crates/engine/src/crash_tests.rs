@@ -6,6 +6,7 @@
 //! not older than the newest acknowledged one, and the store must be able to continue from there.
 //! These tests do not cover damage of stable data by a device.
 
+mod barrier;
 mod depth;
 mod journal;
 mod relocate;

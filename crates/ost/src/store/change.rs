@@ -16,7 +16,7 @@ use env::IoBuf;
 use types::limits::BLOCK;
 use types::{ClientId, Fault, ObjectId, Transno};
 
-use super::format::{FENCED, OBJECTS, Run, Segment, object_key};
+use super::format::{BLOCKS_MAX, FENCED, FREE, OBJECTS, Run, Segment, object_key};
 use super::space::{HeldBy, give, joined, take};
 use super::{Asked, ObjectStore, map};
 
@@ -59,7 +59,7 @@ impl ObjectStore {
     ) -> Result<Transno, Fault> {
         let len = (data.len() / BLOCK) as u64;
         let whole = len > 0 && data.len().is_multiple_of(BLOCK) && sums.len() as u64 == len;
-        if !whole || block.checked_add(len).is_none_or(|end| end == u64::MAX) {
+        if !whole || block.checked_add(len).is_none_or(|end| end > BLOCKS_MAX) {
             return Err(Fault::Invalid);
         }
         let number = self.flight.number();
@@ -156,6 +156,9 @@ impl ObjectStore {
         let goal = map::goal(txn, object, block)?;
         let Some(runs) = self.space.choose(txn, len, goal)? else { return Ok(None) };
         for &run in &runs {
+            if !self.space.holds(run) {
+                return Err(FREE.corrupt(txn, "a free run lies outside the content slice"));
+            }
             take(txn, run)?;
         }
         let freed = map::unmap(txn, object, block, block + len, &segments)?;
@@ -168,7 +171,7 @@ impl ObjectStore {
             map::set_sums(txn, object, block, sums)?;
         }
         let mut extent = map::extent(txn, object)?.unwrap_or_default();
-        extent.blocks = (extent.blocks + len).saturating_sub(replaced);
+        extent.blocks = extent.blocks.saturating_add(len).saturating_sub(replaced);
         extent.end = extent.end.max(block + len);
         map::set_extent(txn, object, extent)?;
         let freed = self.free(txn, freed)?;
@@ -224,7 +227,7 @@ impl ObjectStore {
             });
             match step.await.map_err(|error| error.fault())? {
                 (Some(next), _) => from = next,
-                (None, number) => return Ok(number),
+                (None, number) => return Ok(self.seen(number)),
             }
             self.wait_if_much_is_held().await?;
         }
@@ -238,7 +241,16 @@ impl ObjectStore {
         Ok(count.await.map_err(|error| error.fault())?.0 <= map::Budget::FEW.segments)
     }
 
-    /// Whoever frees more waits while very much is held.
+    /// The number of a transaction. One that found nothing to change stands behind all before it:
+    /// what it found may not be durable yet.
+    fn seen(&self, number: Transno) -> Transno {
+        match number {
+            Transno::ZERO => Transno { lsn: self.engine.log_end(), ..self.engine.last_committed() },
+            number => number,
+        }
+    }
+
+    /// Waits while very much is held.
     async fn wait_if_much_is_held(&self) -> Result<(), Fault> {
         while self.space.holds_many() {
             self.wait_for_held().await?;
@@ -282,7 +294,7 @@ impl ObjectStore {
             let (at, number) = step.await.map_err(|error| error.fault())?;
             done = at;
             if done == objects.len() {
-                return Ok(number);
+                return Ok(self.seen(number));
             }
             self.wait_if_much_is_held().await?;
         }

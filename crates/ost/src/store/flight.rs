@@ -1,8 +1,8 @@
 //! Writes of content that are in flight: what the log must wait for (paper 001, section 3.2).
 //!
 //! Invariants:
-//! - a write is registered in the moment in which its transaction takes effect, and it is in flight
-//!   until the device has said how it ended, whatever happens to whoever asked for it;
+//! - a write is registered in the moment in which its transaction takes effect. It is in flight
+//!   until the device has said how it ended, even if nobody waits for it any more;
 //! - a group of the log is written when every write that was registered before its end has ended
 //!   without an error, and a flush has begun after that and ended;
 //! - after a failed write or flush no group is written any more.
@@ -101,6 +101,17 @@ pub(super) struct Flight {
     state: RefCell<State>,
     /// Notified when a write has ended.
     ended: Notify,
+    /// A planted fault: the log does not wait for content, or not for its flush.
+    #[cfg(test)]
+    pub(super) fault: std::cell::Cell<Option<Planted>>,
+}
+
+/// See [`Flight::fault`].
+#[cfg(test)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Planted {
+    NoWait,
+    NoFlush,
 }
 
 #[derive(Default)]
@@ -120,7 +131,13 @@ struct Write {
 
 impl Flight {
     pub(super) fn new(content: Content) -> Flight {
-        Flight { content, state: RefCell::default(), ended: Notify::new() }
+        Flight {
+            content,
+            state: RefCell::default(),
+            ended: Notify::new(),
+            #[cfg(test)]
+            fault: std::cell::Cell::default(),
+        }
     }
 
     /// A number for a write.
@@ -194,10 +211,18 @@ impl Flight {
 
 impl Barrier for Flight {
     fn ended(&self, end: Lsn) -> Awaited<'_> {
+        #[cfg(test)]
+        if self.fault.get() == Some(Planted::NoWait) {
+            return Box::pin(async { Ok(()) });
+        }
         Box::pin(self.wait(move |write| write.lsn <= end))
     }
 
     fn flush(&self) -> Awaited<'_> {
+        #[cfg(test)]
+        if self.fault.get() == Some(Planted::NoFlush) {
+            return Box::pin(async { Ok(()) });
+        }
         Box::pin(async {
             if !std::mem::take(&mut self.state.borrow_mut().unflushed) {
                 return Ok(());

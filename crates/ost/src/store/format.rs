@@ -36,6 +36,9 @@ pub const GROUP_BYTES: usize = 4 * GROUP as usize;
 /// Blocks of a segment at most.
 pub const SEGMENT_MAX: u64 = 1 << 30;
 
+/// An object has no block from this one on: in bytes, its end is a number of 64 bits.
+pub const BLOCKS_MAX: u64 = 1 << 52;
+
 /// Objects.
 pub const OBJECTS: Tree<8, 16> = Tree::at(RootId(20));
 /// What lies where.
@@ -62,7 +65,7 @@ pub struct Run {
 impl Run {
     /// One past the last.
     pub fn end(&self) -> u64 {
-        self.at + self.len
+        self.at.saturating_add(self.len)
     }
 }
 
@@ -80,7 +83,7 @@ pub struct Segment {
 impl Segment {
     /// One past its last block, in the object.
     pub fn end(&self) -> u64 {
-        self.block + self.len
+        self.block.saturating_add(self.len)
     }
 
     /// Where its blocks lie.

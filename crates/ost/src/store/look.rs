@@ -11,7 +11,7 @@ use proto::ost::ObjectRun;
 use types::limits::BLOCK;
 use types::{Fault, ObjectId, crc32c};
 
-use super::format::{Run, Segment};
+use super::format::{BLOCKS_MAX, Run, Segment};
 use super::{Found, ObjectStore, map};
 
 /// Segments that are looked at in one transaction.
@@ -24,7 +24,8 @@ impl ObjectStore {
     /// `Io`; `Corrupt` if a block does not match its checksum; `Invalid` beyond the last block that
     /// an object may have.
     pub async fn read(&self, object: ObjectId, block: u64, len: u32) -> Result<Found, Fault> {
-        let end = block.checked_add(u64::from(len)).ok_or(Fault::Invalid)?;
+        let end = block.checked_add(u64::from(len)).filter(|&end| end <= BLOCKS_MAX);
+        let end = end.ok_or(Fault::Invalid)?;
         let _reading = self.space.begin_read();
         let (parts, sums) = self.look_up(object, block, end).await?;
         let data = self.read_runs(&parts).await?;

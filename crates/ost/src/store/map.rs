@@ -5,8 +5,8 @@ use engine::txn::Txn;
 use types::ObjectId;
 
 use super::format::{
-    Extent, GROUP, GROUP_BYTES, OBJECTS, Run, SEGMENT_MAX, SEGMENTS, SUMS, Segment, object_key,
-    place_key, place_of, segment_of, sums_of, sums_value,
+    BLOCKS_MAX, Extent, GROUP, GROUP_BYTES, OBJECTS, Run, SEGMENT_MAX, SEGMENTS, SUMS, Segment,
+    object_key, place_key, place_of, segment_of, sums_of, sums_value,
 };
 
 /// What a step of a punch may do at most.
@@ -36,7 +36,7 @@ fn checked(txn: &Txn<'_>, key: &[u8; 16], value: &[u8; 12]) -> Result<Segment, S
     let segment = segment_of(key, value);
     let sound = segment.len > 0
         && segment.at > 0
-        && segment.block.checked_add(segment.len).is_some()
+        && segment.block.checked_add(segment.len).is_some_and(|end| end <= BLOCKS_MAX)
         && segment.at.checked_add(segment.len).is_some();
     if sound { Ok(segment) } else { Err(SEGMENTS.corrupt(txn, "a segment is impossible")) }
 }

@@ -83,6 +83,12 @@ impl ObjectStore {
             let found = next.await.map_err(|error| error.fault())?.0;
             let Some(first) = found.first() else { return Ok(()) };
             let begin = first.block.max(at);
+            if !self.space.holds(first.run()) {
+                // A check says what is wrong with it.
+                out.add(object, first, Fault::Corrupt);
+                at = first.end();
+                continue;
+            }
             let end = begin.saturating_add(READ);
             let read = self.scrub_blocks(object, begin, end, out).await?;
             if let Some(nanos) = (read * BLOCK_U64 * 1_000_000_000).checked_div(rate) {

@@ -2,16 +2,17 @@
 //! them must not be taken yet.
 //!
 //! Invariants:
-//! - a freed block is *held* until the transaction that freed it is durable, so a crash gives the
-//!   old bytes back; and until every read that began before has ended, so no reader sees what
+//! - a freed block is *held* until the transaction that freed it is durable: a crash gives the old
+//!   bytes back. It is also held until every read that began before has ended: no reader sees what
 //!   another object writes there. Nobody takes held blocks. After a restart nothing is held;
-//! - the content slice is divided into at most [`REGIONS_MAX`] regions. For each there is a bound
-//!   that no run of free blocks exceeds that is in the region and not held: so memory does not grow
-//!   with the device, and a search visits few regions in vain;
-//! - blocks come from right behind the object's last block if they are free there; else from a run
-//!   of [`LARGE`] blocks or more, next to there, for those that follow; else from the largest runs
-//!   that there are. A write whose blocks are all new leaves [`Space::reserve`] blocks free, so one
-//!   that writes over blocks always finds fresh ones, at the latest when the held ones are let go.
+//! - the content slice is divided into at most [`REGIONS_MAX`] regions. No run of free blocks in a
+//!   region exceeds the region's bound, held blocks left out. So memory does not grow with the
+//!   device, and a search visits few regions in vain;
+//! - blocks come from right behind the object's last block if they are free there. Else they come
+//!   from a run of [`LARGE`] blocks or more, from there on; else from the largest runs that there
+//!   are;
+//! - a write that takes more blocks than it gives back leaves [`Space::reserve`] blocks free. So a
+//!   write over others finds fresh blocks, at the latest when the held ones are let go.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,7 +32,7 @@ const REGIONS_MAX: u64 = 1 << 16;
 const REGION_MIN: u64 = 1 << 15;
 /// Blocks of a run that is preferred for an object that has to go elsewhere: 8 MiB.
 const LARGE: u64 = 2048;
-/// Runs that are held at most before whoever frees more waits.
+/// Runs that are held at most before punches wait.
 const HELD_MAX: usize = 1 << 16;
 /// Blocks that are left for writes over others: 16 MiB, or a sixteenth of a small target.
 const RESERVE: u64 = 4096;
@@ -48,6 +49,9 @@ pub(super) struct Space {
     held: RefCell<Held>,
     /// Notified when a read has ended.
     read: Notify,
+    /// A planted fault: blocks that are held are taken.
+    #[cfg(test)]
+    pub(super) ignore_held: Cell<bool>,
 }
 
 /// What must not be taken yet.
@@ -106,6 +110,8 @@ impl Space {
             cursor: Cell::new(1),
             held: RefCell::default(),
             read: Notify::new(),
+            #[cfg(test)]
+            ignore_held: Cell::new(false),
         }
     }
 
@@ -132,9 +138,16 @@ impl Space {
         (held.blocks, held.queue.len() as u64)
     }
 
-    /// Are so many runs held that whoever frees more should wait?
+    /// Are so many runs held that a punch should wait before it frees more?
     pub(super) fn holds_many(&self) -> bool {
         self.held.borrow().queue.len() >= HELD_MAX
+    }
+
+    /// Blocks of a region, and the bound of each.
+    #[cfg(test)]
+    pub(super) fn bounds(&self) -> (u64, Vec<u32>) {
+        let regions = self.blocks.div_ceil(self.region) as usize;
+        (self.region, (0..regions).map(|at| self.longest.get(at)).collect())
     }
 
     /// Begins a read.
@@ -172,6 +185,10 @@ impl Space {
         self.free.set(self.free.get() + sum(freed) - sum(taken));
         if let Some(last) = taken.last() {
             self.cursor.set(last.end());
+        }
+        #[cfg(test)]
+        if self.ignore_held.get() {
+            return freed.iter().for_each(|&run| self.raise(run, |bound| 2 * u64::from(bound)));
         }
         let held = &mut *self.held.borrow_mut();
         for &run in freed {

@@ -1,7 +1,11 @@
 //! Tests of the store in simulated worlds.
 
+mod costs;
 mod crash;
+mod faults;
 mod model;
+mod room;
+mod space;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -85,7 +89,8 @@ async fn open(env: &Env) -> Rc<ObjectStore> {
 fn bytes_of(object: u64, block: u64, version: u64) -> [u8; BLOCK] {
     let mut out = [0; BLOCK];
     for (at, word) in out.chunks_exact_mut(8).enumerate() {
-        let mixed = (object << 48 ^ block << 32 ^ version).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed =
+            (object << 48 ^ block.rotate_left(32) ^ version).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         word.copy_from_slice(&mixed.wrapping_add(at as u64).to_le_bytes());
     }
     out
@@ -94,8 +99,8 @@ fn bytes_of(object: u64, block: u64, version: u64) -> [u8; BLOCK] {
 /// Blocks `block..block + len` of an object after its `version`-th change, and their checksums.
 fn content(object: u64, block: u64, len: u64, version: u64) -> (IoBuf, Vec<u32>) {
     let mut data = IoBuf::unspecified(len as usize * BLOCK);
-    for (at, out) in (block..).zip(data.chunks_exact_mut(BLOCK)) {
-        out.copy_from_slice(&bytes_of(object, at, version));
+    for (at, out) in (0..).zip(data.chunks_exact_mut(BLOCK)) {
+        out.copy_from_slice(&bytes_of(object, block.wrapping_add(at), version));
     }
     let sums = data.chunks_exact(BLOCK).map(crc32c).collect();
     (data, sums)
@@ -115,36 +120,50 @@ async fn write(
 /// What an object has: the version of each block that is no hole.
 type Blocks = BTreeMap<u64, u64>;
 
-/// Reads `0..end` of an object; panics at a block that is not of a version that `known` says it
-/// may have, newest first.
+/// As [`read_all`], of an object that nobody changes: its runs say the same.
 async fn look(
     store: &ObjectStore,
     object: u64,
     end: u64,
     known: impl Fn(u64) -> Vec<u64>,
-) -> Result<Blocks, Fault> {
+) -> Result<Blocks, String> {
+    let out = read_all(store, object, end, known).await?;
+    let runs = store.runs(ObjectId(object), 0, u32::MAX).await;
+    let (runs, all) = runs.map_err(|fault| format!("object {object}: {fault}"))?;
+    let blocks: Vec<u64> = runs.iter().flat_map(|run| run.block..run.block + run.len).collect();
+    assert!(all && blocks.iter().eq(out.keys()), "object {object}");
+    Ok(out)
+}
+
+/// Reads `0..end` of an object. A block that has none of the versions that `known` says it may have
+/// is a failure.
+async fn read_all(
+    store: &ObjectStore,
+    object: u64,
+    end: u64,
+    known: impl Fn(u64) -> Vec<u64>,
+) -> Result<Blocks, String> {
+    let failed = |fault: Fault| format!("object {object}: {fault}");
     let mut out = Blocks::new();
     let mut at = 0;
     while at < end {
         let len = (end - at).min(256);
-        let found = store.read(ObjectId(object), at, len as u32).await?;
+        let found = store.read(ObjectId(object), at, len as u32).await.map_err(failed)?;
         let mut data = found.data.chunks_exact(BLOCK).zip(&found.sums);
         for run in &found.runs {
             for block in at + run.block..at + run.block + run.len {
                 let (bytes, sum) = data.next().expect("as many blocks as the runs have");
                 assert_eq!(crc32c(bytes), *sum);
-                let version =
-                    known(block).into_iter().find(|&v| bytes_of(object, block, v) == *bytes);
-                let what = || panic!("object {object}, block {block} has bytes that nobody wrote");
-                out.insert(block, version.unwrap_or_else(what));
+                let same = |v: &u64| bytes_of(object, block, *v) == *bytes;
+                let version = known(block).into_iter().find(same).ok_or_else(|| {
+                    format!("object {object}, block {block} has bytes that nobody wrote there")
+                })?;
+                out.insert(block, version);
             }
         }
         assert!(data.next().is_none());
         at += len;
     }
-    let (runs, all) = store.runs(ObjectId(object), 0, u32::MAX).await?;
-    let blocks: Vec<u64> = runs.iter().flat_map(|run| run.block..run.block + run.len).collect();
-    assert!(all && blocks.iter().eq(out.keys()), "object {object}");
     Ok(out)
 }
 
