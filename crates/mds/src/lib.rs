@@ -18,6 +18,7 @@
 //! | `leases` | rights, gates, recalls, glimpses, contended files |
 //! | `locks` | locks of applications |
 //! | `orphans` | inodes without a name, and the reaper |
+//! | `targets` | object targets: sessions with them, what they have still to do, numbers of objects |
 //! | `space` | data zones and their devices, room for grants |
 //! | `uncommitted` | changes that are not durable yet |
 //! | `eviction` | the end of a session, quarantines, and fencing by the means of `fence` |

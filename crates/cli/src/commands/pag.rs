@@ -78,7 +78,7 @@ fn ask(source: &Source, op: Op) -> Result<Value, Failure> {
 /// Makes the object target at `address` a zone of the file system, or says that it is there now;
 /// returns its number.
 pub fn add_target(source: &Source, address: &str) -> Result<u64, Failure> {
-    let op = Op::AddZone { path: format!("ost:{address}"), overwrite: false };
+    let op = Op::AddZone { path: format!("{OST}{address}"), overwrite: false };
     let answer = ask(source, op)?;
     answer["added"].as_u64().ok_or_else(|| {
         refused(format!("{source}: the server does not say which zone {address} is"))
@@ -88,7 +88,7 @@ pub fn add_target(source: &Source, address: &str) -> Result<u64, Failure> {
 fn add(args: &PagAddArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
     if let Some(target) = args.device.to_str().filter(|device| device.starts_with(OST)) {
-        return add_target(args, &source, target);
+        return add_ost(args, &source, target);
     }
     let path = std::path::absolute(&args.device);
     let path =
@@ -116,14 +116,10 @@ fn add(args: &PagAddArgs) -> Ended {
 }
 
 /// Adds an object target: its address is kept in the metadata, so nothing is to be written down.
-fn add_target(args: &PagAddArgs, source: &Source, target: &str) -> Ended {
+fn add_ost(args: &PagAddArgs, source: &Source, target: &str) -> Ended {
     let address =
         check_address_or(target.trim_start_matches(OST), OST_PORT).map_err(Failure::usage)?;
-    let op = Op::AddZone { path: format!("{OST}{address}"), overwrite: false };
-    let answer = ask(source, op)?;
-    let Some(pag) = answer["added"].as_u64() else {
-        return Err(refused(format!("{source}: the server does not say which zone it is")));
-    };
+    let pag = add_target(source, &address)?;
     let (device, source, next) = (format!("{OST}{address}"), source.to_string(), String::new());
     let report = Added { version: 1, source, pag, device, next };
     output::print_report(args.output, &report, |report| {
