@@ -5,9 +5,9 @@
 //! - all contenders have loop devices of the same kind, and get the same load from the same
 //!   processes; only the options differ;
 //! - Redbud is one file system, which is mounted anew, with the contender's options, for each turn;
-//! - the clock starts with the files of the load alone, durable: by syncfs(2), or by `redbud sync` on
-//!   Redbud, as syncfs(2) does not reach a FUSE file system; what xcdn reads is not cached, while
-//!   Filebench begins with what it has just made in the kernel's pages, as the program does;
+//! - the clock starts with the files of the load alone, durable: by syncfs(2), or by `redbud sync`
+//!   on Redbud, as syncfs(2) does not reach a FUSE file system; what xcdn reads is not cached,
+//!   while Filebench begins with what it has just made in the kernel's pages, as the program does;
 //! - the null mount writes each request to a device past the page cache, and does nothing else;
 //! - two times are taken: until the processes have ended, and until all they did is durable.
 

@@ -452,7 +452,7 @@ impl Turn {
     }
 }
 
-/// Runs jobs of `kind` at the same time, and tells what they took. What they make while they
+/// Runs jobs of `kind` at the same time, and returns what they took. What they make while they
 /// prepare is durable before.
 pub fn sample(field: &Field, kind: Kind, label: &str, jobs: Vec<Job>) -> Res<Sample> {
     let make_files = jobs.iter().any(Job::makes_files);

@@ -29,7 +29,7 @@ use types::{FileKind, Ino, MetaBlock, Name, ShardId};
 use compression::{compress, expand};
 
 use crate::dump::dump;
-use crate::dump::stream::{Inode, Reader, Record};
+use crate::dump::stream::{Inode, Reader, Record, TargetZone};
 use crate::format::number::root_dir;
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
@@ -296,6 +296,10 @@ async fn unusual(mfs: &Mfs) -> String {
     out
 }
 
+fn target_line(out: &mut String, target: &TargetZone, address: &str) {
+    writeln!(out, "target {} {} {} at {address}", target.id, target.uuid, target.blocks).unwrap();
+}
+
 fn line(out: &mut String, record: &Record) {
     let shown = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
@@ -310,11 +314,7 @@ fn line(out: &mut String, record: &Record) {
             for zone in zones {
                 writeln!(out, "zone {} {} {}", zone.id, zone.uuid, zone.blocks).unwrap();
             }
-            for target in targets {
-                let (id, uuid, blocks) = (target.id, target.uuid, target.blocks);
-                let address = shown(&target.address);
-                writeln!(out, "target {id} {uuid} {blocks} at {address}").unwrap();
-            }
+            targets.iter().for_each(|target| target_line(out, target, &shown(&target.address)));
         }
         Record::Inode(inode) => {
             let Inode { parent, name, attr, target, xattrs } = &**inode;

@@ -64,9 +64,9 @@ impl Mfs {
         Mfs::over(Store::volatile(blocks))
     }
 
-    /// Gives the file system the feature `object-files`, if it does not have it. The superblocks say
-    /// so when the next transaction has been written home ([`Store::settle`]). Returns whether that
-    /// is to be awaited.
+    /// Gives the file system the feature `object-files`, if it does not have it. The superblocks
+    /// say so when the next transaction has been written home ([`Store::settle`]). Returns whether
+    /// that is to be awaited.
     pub fn add_object_files(&self) -> bool {
         let features = self.superblock().features;
         let is_new = !features.has(Feature::OBJECT_FILES);

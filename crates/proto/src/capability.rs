@@ -71,7 +71,7 @@ impl TargetKey {
 
     /// Did the holder of the key issue it? What it allows, the caller looks at.
     pub fn is_genuine(&self, capability: &Capability) -> bool {
-        // All bytes are compared, so the time tells nothing about the first that differs.
+        // All bytes are compared, so the time says nothing about the first that differs.
         let expected = self.mac(capability);
         let differs = expected.iter().zip(&capability.mac).fold(0, |all, (a, b)| all | (a ^ b));
         differs == 0

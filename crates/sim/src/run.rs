@@ -396,9 +396,8 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         world.run(|env| async move {
             let mut cluster = Cluster::new(inner, env, disks, starts, events);
             plan.configure(&mut cluster);
-            // In a box: the compiler bounds how deep futures lie in each other.
-            let work = Box::pin(safety_and_healing(plan, cluster.clone(), history, faults));
-            let verdict = work.await;
+            let work = safety_and_healing(plan, cluster.clone(), history, faults);
+            let verdict = Box::pin(work).await;
             zones.set(cluster.zones_written());
             drains.set(cluster.drains.counts());
             standing.set(cluster.standing.as_ref().map(|all| all.counts()).unwrap_or_default());

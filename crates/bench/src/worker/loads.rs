@@ -114,8 +114,8 @@ struct Instance {
     content: Vec<u8>,
 }
 
-/// A personality in an existing directory, for a time: its files are made before the clock runs. Who
-/// starts it makes them durable, which system calls cannot do on every file system.
+/// A personality in an existing directory, for a time: its files are made before the clock runs.
+/// Who starts it makes them durable, which system calls cannot do on every file system.
 pub fn filebench(top: &Path, personality: Personality, number: u64, millis: u64) -> Os<Work> {
     let set = FileSet::new(personality, number);
     let mut dirs = vec![top.to_owned()];

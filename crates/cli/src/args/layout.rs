@@ -28,18 +28,19 @@ inherits the new one.
 
   redbud set-layout /mnt/video --policy striping --part 8M
   redbud set-layout /mnt/fast --zones 0,2-3
+  redbud set-layout /mnt/data --policy objects --width 2
   redbud set-layout /mnt/video --default")]
 pub struct SetLayoutArgs {
     /// Directories in a mount
     #[arg(required = true, value_name = "DIR")]
     pub directories: Vec<PathBuf>,
-    /// Whole files take turns among the zones, or parts of each file
+    /// Whole files take turns among the zones, or parts of each file, or they lie in objects
     #[arg(long, value_enum, default_value = "fileround")]
     pub policy: PolicyName,
     /// Bytes of a part: a multiple of 4096, with K, M or G
     #[arg(long, value_name = "SIZE")]
     pub part: Option<String>,
-    /// Number of zones that a file is striped over
+    /// Number of zones that a file is striped over; of targets 1 by default
     #[arg(long, value_name = "N")]
     pub width: Option<u16>,
     /// The zones that may be used, such as 0,2-3; without it all
@@ -57,4 +58,6 @@ pub enum PolicyName {
     Fileround,
     /// Parts of a file lie on one zone after the other
     Striping,
+    /// Parts of a file lie in objects on one object target after the other
+    Objects,
 }

@@ -43,6 +43,7 @@ fn layout(args: &SetLayoutArgs) -> Result<Option<Layout>, Failure> {
     let mut words = vec![match args.policy {
         PolicyName::Fileround => "policy=fileround".to_owned(),
         PolicyName::Striping => "policy=striping".to_owned(),
+        PolicyName::Objects => "policy=objects".to_owned(),
     }];
     words.extend(args.part.as_ref().map(|part| format!("part={part}")));
     words.extend(args.width.map(|width| format!("width={width}")));

@@ -1,7 +1,7 @@
 //! SIGKILL of client, server, or both under small mail and many objects, in the middle of their
-//! work: what fsync acknowledged is there, and no file has other bytes than those that were written.
-//! What a killed client loses was in the list of the mount's status a moment before, or was written
-//! after that look.
+//! work: what fsync acknowledged is there, and no file has other bytes than those that were
+//! written. What a killed client loses was in the list of the mount's status a moment before, or
+//! was written after that look.
 //!
 //! `REDBUD_KILLS=N` kills N times instead of 50.
 

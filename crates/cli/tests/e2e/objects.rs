@@ -44,7 +44,7 @@ fn files_lie_at_targets_over_kills_and_restarts() {
         &["--osts", "2", "--journal", "external"],
         r#"
         mkdir objects
-        redbud set-layout objects policy=objects width=2 part=1M
+        redbud set-layout objects --policy objects --width 2 --part 1M
         head -c 20000000 /dev/urandom > $dir/wanted
         for round in 1 2 3; do
             ( for n in $(seq 8); do cp $dir/wanted objects/f$n; done ) &

@@ -5,11 +5,12 @@
 //! - nothing is launched for a paused file, and no commit of it begins;
 //! - it leaves a commit that is not sent yet. Its edits are still its own then, and what makes the
 //!   other files of the batch stable goes on without it. A commit that is sent is waited for;
-//! - reads in flight are waited for, and so are holes and writes of objects, and writes if the server knows a block of the file: after
-//!   the removal it gives that to others. Blocks that it does not know are this client's. They are
-//!   tainted until the file's writes have ended, and then they are free in the pool;
-//! - a file leaves one commit at most between two that succeed. So removals that fail do not put its
-//!   commit off for ever.
+//! - reads in flight are waited for, and so are holes and writes of objects, and writes if the
+//!   server knows a block of the file: after the removal it gives that to others. Blocks that it
+//!   does not know are this client's. They are tainted until the file's writes have ended, and then
+//!   they are free in the pool;
+//! - a file leaves one commit at most between two that succeed. So removals that fail do not put
+//!   its commit off for ever.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -66,7 +67,11 @@ impl File {
             {
                 let state = self.state.borrow();
                 let may_write = state.writing.is_empty() || state.is_unknown();
-                if may_write && state.punching.is_empty() && state.reading.is_empty() && !state.committing {
+                if may_write
+                    && state.punching.is_empty()
+                    && state.reading.is_empty()
+                    && !state.committing
+                {
                     return;
                 }
             }

@@ -1,11 +1,11 @@
 //! The commit pipeline of a client: which files are committed when, and together with which.
 //!
 //! A changed file *ages*. When it is old enough, or dirty bytes press, it joins the lane of the
-//! devices that have its writes; one with much to write joins another one. A lane makes its files stable in batches, with one flush of each
-//! device for a batch. Then the files are *ready*, and tasks send them to the server, several in a
-//! request (paper 000 §III.A and §IV.B). An fsync takes a lane of its own, whose batch is sent at
-//! once. A recall, an unmount and a caller that needs one file's commit take that file out, or
-//! hurry it on (`Priority`).
+//! devices that have its writes; one with much to write joins another one. A lane makes its files
+//! stable in batches, with one flush of each device for a batch. Then the files are *ready*, and
+//! tasks send them to the server, several in a request (paper 000 §III.A and §IV.B). An fsync takes
+//! a lane of its own, whose batch is sent at once. A recall, an unmount and a caller that needs one
+//! file's commit take that file out, or hurry it on (`Priority`).
 //!
 //! This module decides and does nothing: it is memory only, and knows no clock.
 //!

@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - an eviction is durable before the server gives anything that the client held to others. So is
-//!   what the client had written in place, unless a data device does not answer in time, and no
+//!   what the client had written in place, unless a data device does not answer in time. And no
 //!   object target takes its writes any more, unless it is away ([`Space::stop_writes_of`]);
 //! - a session that is over holds its leases and locks until its eviction is durable, and the
 //!   server executes nothing more of it.

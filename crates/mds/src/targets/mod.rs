@@ -1,5 +1,5 @@
-//! Object storage targets (paper 001, section 3.1) as the metadata server uses them: which of them a
-//! new file lies on, what clients may do there, and what each target has still to do for it.
+//! Object storage targets (paper 001, section 3.1) as the metadata server uses them: which of them
+//! a new file lies on, what clients may do there, and what each target has still to do for it.
 //!
 //! A target is a data zone of that kind. The server opens none of its devices. With each target it
 //! has one session, over which it has objects of freed files destroyed and evicted clients refused

@@ -12,9 +12,9 @@
 //!   which it has fewer or more data blocks than the file counts. Everything else is in it, and the
 //!   stream is sound;
 //! - a dump of any store ends: a directory with two names is damage, and an error;
-//! - a dump of a file system with object targets has them in its head, and of a file that lies in an
-//!   object its record. The load enters the targets, so it finds the same objects there: who loads
-//!   into a file system of another UUID has to give that to the targets, too;
+//! - a dump of a file system with object targets has them in its head, and of a file that lies in
+//!   an object its record. The load enters the targets, so it finds the same objects there: who
+//!   loads into a file system of another UUID has to give that to the targets, too;
 //! - a dump of a file system with the feature `inline-data` has version 2, with inline data, and
 //!   loads only into a file system with the feature; every other has version 1;
 //! - inode numbers are new after a load. They lead to places, and a load is there to drop the old

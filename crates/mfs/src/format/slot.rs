@@ -13,9 +13,9 @@
 //!   the target of a short symlink, the file's *lowest* segments, sorted, the content of its block
 //!   0, or the object record of a file that lies in objects;
 //! - a file with an object record (feature `object-files`) has no segment and no content anywhere,
-//!   and its blocks are 0 (a stat tells its size in blocks). The record has the number of the object
-//!   8, the blocks of a stripe unit 8, the number of targets 1, and their data zones 2 each: 1 to
-//!   32 of them, each once. It always fits beside a name: xattrs give way to it;
+//!   and its blocks are 0 (a stat shows its size in blocks). The record has the number of the
+//!   object 8, the blocks of a stripe unit 8, the number of targets 1, and their data zones 2 each:
+//!   1 to 32 of them, each once. It always fits beside a name: xattrs give way to it;
 //! - no segment maps block 0 of a file with content in its slot or in a blob; the block is zero
 //!   after the content. Content is not empty, not longer than the file and not longer than 3,928
 //!   bytes, in a slot or in a blob. If a file has both content and a segment for block 0, the
@@ -27,8 +27,8 @@
 //!   one of 47 adds two. The orphan directory counts none, nor does any directory without the
 //!   feature `layout-blocks`;
 //! - repair clears flags that are damage. These are unknown flags, and two of those of content and
-//!   of an object record at once. Flags of content, of layout blocks or of an object record are
-//!   damage on a file system without the feature for them, and on an inode that is no regular file;
+//!   of an object record at once. Flags of content, layout blocks or an object record are damage
+//!   without the feature for them, and on an inode that is no regular file;
 //! - a link has only state, kind, name, number and `next_reuse`;
 //! - a slot carries no checksum: it is never copied without its block, whose header has one.
 //!
@@ -392,7 +392,7 @@ impl Slot {
         self.tail(self.name_len(), self.xattr_len())
     }
 
-    /// Segments, symlink target, content or object record in the tail, encoded; `rest_len` is its length.
+    /// Segments, symlink target, content or object record in the tail, encoded, as `rest_len` says.
     pub fn payload(&self) -> &[u8] {
         self.tail(self.name_len() + self.xattr_len(), self.rest_len())
     }
@@ -705,8 +705,8 @@ impl Slot {
     }
 
     /// The attributes as stat shows them: content in the slot or a blob counts as one block,
-    /// because some programs take a file without blocks for a single hole. So does each block of the
-    /// size of an object file: only its targets know which of them are holes.
+    /// because some programs take a file without blocks for a single hole. So does each block of
+    /// the size of an object file: only its targets know which of them are holes.
     pub fn stat_attr(&self) -> Attr {
         let attr = self.attr();
         if self.has_object() {

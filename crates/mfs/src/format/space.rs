@@ -34,8 +34,9 @@
 //! none of the table, too. The setting (11) 2^31 + its number has its address.
 //!
 //! Doomed objects are those of files that are gone: the server has each of them destroyed by its
-//! target, and removes the entry when that is durable there. A fence is owed to each target for each
-//! client that was evicted, until the target has answered that it refuses that client for good.
+//! target, and removes the entry when that is durable there. A fence is owed to each target for
+//! each client that was evicted, until the target has answered that it refuses that client for
+//! good.
 
 use types::{ClientId, Ino, Lsn, ObjectId, PagBlock, PagId, Uuid};
 
@@ -48,7 +49,7 @@ pub const RUN_KEY: usize = 10;
 pub const POOL_KEY: usize = 18;
 /// Bytes of a key ⟨target, object⟩ or ⟨target, client⟩.
 pub const TARGET_KEY: usize = 10;
-/// Bytes of a value of the doomed objects. The width tells which tree a lost leaf is of.
+/// Bytes of a value of the doomed objects. The width says which tree a lost leaf is of.
 pub const DOOMED_VALUE: usize = 2;
 /// Bytes of a value of the owed fences.
 pub const FENCE_VALUE: usize = 4;

@@ -103,7 +103,7 @@ pub(super) fn senseless_lists_of_targets_are_found() {
 }
 
 #[test]
-pub(super) fn file_of_a_target_without_a_record_is_told_and_left() {
+pub(super) fn file_of_a_target_without_a_record_is_reported_and_left() {
     let world = world();
     let (ino, record) = run(&world.mfs, |txn| {
         let made = object_file(&world, txn)?;
@@ -138,5 +138,5 @@ pub(super) fn object_files_without_their_feature_are_found() {
 pub(super) const HERE: &[fn()] = &[
     senseless_object_records_are_found,
     senseless_lists_of_targets_are_found,
-    file_of_a_target_without_a_record_is_told_and_left,
+    file_of_a_target_without_a_record_is_reported_and_left,
 ];

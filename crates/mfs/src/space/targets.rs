@@ -2,12 +2,13 @@
 //! do: destroy the objects of files that are gone, and refuse evicted clients.
 //!
 //! Invariants:
-//! - a number of an object is issued once. Each start of a server takes a range of them, and uses it
-//!   when that is durable: so a file that a crash lost, and that its client makes again, keeps its
-//!   number, and nobody else has it;
+//! - a number of an object is issued once. Each start of a server takes a range of them, and uses
+//!   it when that is durable: so a file that a crash lost, and that its client makes again, keeps
+//!   its number, and nobody else has it;
 //! - an object is doomed by the transaction that frees its file, and forgotten after its target has
 //!   destroyed it;
-//! - a fence is owed from the transaction on that evicts a client, until its target has answered it.
+//! - a fence is owed from the transaction on that evicts a client, until its target has answered
+//!   it.
 
 use std::ops::Range;
 

@@ -52,8 +52,8 @@ impl Slot {
     }
 
     /// Clears the flag of an object record where none can be, and flags of content and the count of
-    /// segments beside a valid record. Bytes that are neither a record nor segments are removed from
-    /// the tail. Returns what was wrong, and changes nothing else.
+    /// segments beside a valid record. Bytes that are neither a record nor segments are removed
+    /// from the tail. Returns what was wrong, and changes nothing else.
     pub(crate) fn repair_object(&mut self) -> Option<&'static str> {
         let fits = self.name_len() + self.xattr_len() + self.rest_len() <= self.room();
         let flagged = self.state() != SlotState::Empty && self.0[5] & FLAG_OBJECT != 0;
