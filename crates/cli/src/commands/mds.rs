@@ -15,7 +15,7 @@ use mds::fence::Fence;
 use mds::{Config, Mds, MembershipReport, PagPlace, ServeError};
 use membership::Membership;
 use mfs::journal::Disks;
-use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError};
+use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError, ZoneKind};
 use rustix::process::{Signal, getpid, kill_process};
 use types::limits::{BLOCK_U64, HALF_OPEN_MAX, SESSIONS_MAX};
 use types::units::human_size;
@@ -321,6 +321,8 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
         let named = cluster.data.iter().find(|(id, _)| *id == state.id);
         let path = match named {
             Some((_, zone)) => std::path::absolute(&zone.path).unwrap_or(zone.path.clone()),
+            // The metadata know its address.
+            None if state.kind == ZoneKind::Target => continue,
             None => {
                 // `redbud pag add` adds zones while other servers stand by.
                 log::line(&format!(
