@@ -262,7 +262,7 @@ fn objects(txn: &mut Txn<'_>, dir: Ino, client: ClientId) -> Result<(), Stop> {
     for (number, (width, len)) in numbers.zip([(1, 1), (2, 255), (8, 90), (32, 255), (32, 3)]) {
         let text = name(&format!("{number}{}", "o".repeat(len)[1..].to_owned()));
         let ino = txn.names().create(dir, &text, &new(FileKind::Regular, 6), None)?;
-        txn.names().set_xattr(ino, b"user.some", &vec![b'x'; 100])?;
+        txn.names().set_xattr(ino, b"user.some", &[b'x'; 100])?;
         let targets = targets[..width].to_vec();
         let record = ObjectRecord { object: ObjectId(number), part: number, targets };
         txn.layouts().set_object(ino, &record)?;

@@ -222,7 +222,7 @@ async fn begin_stream(rig: &Rig) {
         // It goes round in a file, so all its blocks have their place after a while.
         for nth in 0.. {
             let piece = IoBuf::copy_of(&[7; 1 << 20]);
-            let from = nth % 64 << 20;
+            let from = (nth % 64) << 20;
             if stream.write(Some(from), piece, 1 << 20, process_at(from)).await.is_err() {
                 break;
             }
