@@ -58,7 +58,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::CircleUnchecked, 2, Invariant::Recovered),
     (Bug::ParentLinkKept, 3, Invariant::PowerCut),
     (Bug::SameFileRename, 54, Invariant::Linearizable),
-    (Bug::EmptyUnchecked, 1, Invariant::Recovered),
+    (Bug::EmptyUnchecked, 2, Invariant::Recovered),
     (Bug::KernelNamesKept, 37, Invariant::Linearizable),
     (Bug::KernelAttrKept, 24, Invariant::Linearizable),
     (Bug::StaleWriteBack, 344, Invariant::Linearizable),

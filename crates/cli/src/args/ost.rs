@@ -110,7 +110,7 @@ If a device fails, its target stops and the others go on; the exit status is 1 i
 Without --config a target asks connections for no keys: capabilities, which the metadata
 server makes, protect the objects, and what travels is not encrypted.")]
 pub struct OstServeArgs {
-    /// Devices, each as DEVICE[,journal=DEVICE][,listen=ADDRESS]; with --config their names alone
+    /// Devices, each as `DEVICE[,journal=DEVICE][,listen=ADDRESS]`; with --config their names alone
     /// choose among its targets, and none means all whose devices are on this host
     #[arg(value_name = "DEVICE", required_unless_present = "config")]
     pub devices: Vec<String>,

@@ -22,7 +22,10 @@ fn local(scratch: &Scratch, options: &[&str], script: &str) -> String {
         dir={dir}
         targets() {{ grep -lz '^serve$' /proc/[0-9]*/cmdline 2>/dev/null \
             | xargs grep -lz "^$dir/cluster.toml$" 2>/dev/null | cut -d/ -f3; }}
-        free() {{ redbud ost status --json | tr ',' '\n' | grep -o '"free": *[0-9]*'; }}
+        free() {{ for at in $(sed -n 's/^address = "\(.*\)"/\1/p' $dir/cluster.toml); do
+            redbud ost status $at --config $dir/cluster.toml --json | tr ',' '\n' \
+                | grep -o '"free": *[0-9]*'
+        done; }}
         "#,
         dir = dir.display()
     );
