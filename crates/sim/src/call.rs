@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use client::{Client, OpenFlags};
 use types::{Attr, Fault, FileKind, Ino};
 
 /// A name from the small set that the workload uses.
@@ -230,6 +231,16 @@ pub enum Op {
 }
 
 impl Op {
+    /// A write to an open file of an inode: at an offset, or appended; its length and its tag.
+    pub fn write(
+        (ino, file): (Ino, FileNo),
+        offset: Option<u64>,
+        (len, tag): (u32, u32),
+        until: Until,
+    ) -> Op {
+        Op::Write { ino, offset, len, tag, file, until }
+    }
+
     /// May it change anything that others can see?
     pub fn changes(&self) -> bool {
         !matches!(
@@ -357,6 +368,15 @@ pub enum Until {
 }
 
 impl Until {
+    /// What a write to a file that was opened with these flags waits for.
+    pub fn of(flags: OpenFlags, client: &Client) -> Until {
+        match flags.has(OpenFlags::DSYNC) {
+            true => Until::Durable,
+            false if client.commits_synchronously() => Until::Committed,
+            false => Until::Accepted,
+        }
+    }
+
     /// May it fail after it took effect, and be seen before its answer?
     pub fn is_later(self) -> bool {
         self != Until::Accepted

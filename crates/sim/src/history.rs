@@ -240,7 +240,7 @@ impl History {
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         let Op::Write { ino, offset, len, tag, file, .. } = op else { return };
         inner.count += 1;
-        let write = Op::Write { ino, offset, len, tag, file, until: Until::Accepted };
+        let write = Op::write((ino, file), offset, (len, tag), Until::Accepted);
         let device = inner.failing > 0 || inner.failed_until > begun;
         let failed = if device { Outcome::DeviceFailed } else { Outcome::Failed(Fault::Io) };
         let steps = vec![(write, None), (Op::Fsync(ino, file), Some(failed))];

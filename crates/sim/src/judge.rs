@@ -576,8 +576,7 @@ impl Search<'_> {
         self.running.iter().any(|&index| {
             let other = &self.calls[index];
             let Op::Write { ino, until, .. } = other.op else { return false };
-            ino == damaged
-                && until.is_later()
+            (ino, until.is_later()) == (damaged, true)
                 && other.client == target.client
                 && other.outcome == Some(Outcome::DeviceFailed)
                 && candidate.done.binary_search(&index).is_err()

@@ -657,7 +657,7 @@ impl Mount {
             let (tag, at) = (self.number(), offset.or(Some(0)));
             // It does not reach a device.
             let (ino, until) = (file.ino, Until::Accepted);
-            let op = Op::Write { ino, offset: at, len, tag, file: file.number, until };
+            let op = Op::write((ino, file.number), at, (len, tag), until);
             let begun = self.begin(&op);
             self.end(begun, op, Outcome::Failed(Fault::Io));
             return Err(Fault::Io);
@@ -674,8 +674,8 @@ impl Mount {
         let start = offset.unwrap_or_else(|| self.vfs.size(file.ino));
         self.vfs.invalidate(file.ino, start, start + u64::from(len)).await;
         let tag = self.number();
-        let until = self.write_waits(file);
-        let op = Op::Write { ino: file.ino, offset, len, tag, file: file.number, until };
+        let until = Until::of(file.flags, &self.client);
+        let op = Op::write((file.ino, file.number), offset, (len, tag), until);
         let mut data = self.env.buffer(len as usize);
         // The pattern ignores the offset, which an append learns too late.
         data.copy_from_slice(&pattern(tag, 0, len as usize));
@@ -691,15 +691,6 @@ impl Mount {
         written
     }
 
-    /// What a write by this open file waits for.
-    fn write_waits(&self, file: OpenFile) -> Until {
-        match file.flags.has(OpenFlags::DSYNC) {
-            true => Until::Durable,
-            false if self.client.commits_synchronously() => Until::Committed,
-            false => Until::Accepted,
-        }
-    }
-
     /// Stores into a shared mapping of this open file. Each page is a step of its own, which others
     /// see whether it is written back or not.
     pub async fn store(&self, file: OpenFile, offset: u64, len: u32) {
@@ -708,14 +699,7 @@ impl Mount {
             let to = end.min(at / BLOCK_U64 * BLOCK_U64 + BLOCK_U64);
             let (tag, len) = (self.number(), (to - at) as u32);
             let number = MAPPED;
-            let op = Op::Write {
-                ino: file.ino,
-                offset: Some(at),
-                len,
-                tag,
-                file: number,
-                until: Until::Accepted,
-            };
+            let op = Op::write((file.ino, number), Some(at), (len, tag), Until::Accepted);
             let begun = self.begin(&op);
             let bytes = pattern(tag, 0, len as usize);
             let stored = self.vfs.store((file.ino, file.handle), at, &bytes).await;
@@ -750,7 +734,7 @@ impl Mount {
     /// write(2) through the page cache: for other clients each request is a write of its own.
     async fn write_through(&self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
         let (mut at, end) = (offset, offset + u64::from(len));
-        let until = self.write_waits(file);
+        let until = Until::of(file.flags, &self.client);
         while at < end {
             at = self.write_request(file, (at, end), until, self.number()).await?;
         }
@@ -765,14 +749,8 @@ impl Mount {
         until: Until,
         tag: u32,
     ) -> Result<u64, Fault> {
-        let op = |to: u64| Op::Write {
-            ino: file.ino,
-            offset: Some(at),
-            len: (to - at) as u32,
-            tag,
-            file: file.number,
-            until,
-        };
+        let op =
+            |to: u64| Op::write((file.ino, file.number), Some(at), ((to - at) as u32, tag), until);
         let (begun, evictions) = (self.begin(&op(end)), self.client.status().evictions);
         let data = pattern(tag, 0, (end - at) as usize);
         let (to, carried, written) = self.vfs.write_pages((file.ino, file.handle), at, &data).await;
@@ -797,8 +775,8 @@ impl Mount {
         }
         let _locked = self.lock(&[file.ino]).await;
         let tag = self.number();
-        self.write_request(file, (offset, offset + u64::from(len)), self.write_waits(file), tag)
-            .await?;
+        let until = Until::of(file.flags, &self.client);
+        self.write_request(file, (offset, offset + u64::from(len)), until, tag).await?;
         Ok(Some(pattern(tag, 0, len as usize)))
     }
 
