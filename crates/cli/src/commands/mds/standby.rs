@@ -11,7 +11,7 @@
 //! - the metadata are given up only when the store is closed.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::os::unix::process::CommandExt;
 use std::pin::{Pin, pin};
 use std::process::Command;
@@ -307,15 +307,36 @@ impl Desk {
         Ok(())
     }
 
-    /// Claims the metadata behind a proof; `None`: not now.
+    /// Claims the metadata behind a proof; `None`: not now. A server that has claimed meanwhile
+    /// holds the devices, so this one does not wait for them.
     async fn claim(
         &self,
         cluster: &Cluster,
         watcher: &Watcher,
         proven: Proven,
     ) -> Result<Option<Term>, Failure> {
-        let above = stored_epoch(&self.env, cluster).await?;
+        let read = {
+            let mut reading = pin!(stored_epoch(&self.env, cluster));
+            let mut replaced = pin!(self.replaced(proven.seen));
+            poll_fn(|cx| match replaced.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => reading.as_mut().poll(cx).map(Some),
+            })
+            .await
+        };
+        let Some(above) = read.transpose()? else { return Ok(None) };
         watcher.claim(proven, above).await.map_err(|trouble| failed(trouble.to_string()))
+    }
+
+    /// Waits until an owner with another epoch than `seen` is there.
+    async fn replaced(&self, seen: Epoch) {
+        loop {
+            self.env.sleep(LOOK).await;
+            let now = self.membership.look().await;
+            if now.is_ok_and(|now| now.record.epoch() != seen) {
+                return;
+            }
+        }
     }
 
     async fn serve(
@@ -373,7 +394,7 @@ impl Desk {
     /// Waits for a signal, or until the server has to hand over.
     async fn stop(&self, mut signal: StopSignal<'_>) {
         let mut handover = pin!(self.handover.notified());
-        std::future::poll_fn(|cx| {
+        poll_fn(|cx| {
             if let Poll::Ready(number) = signal.as_mut().poll(cx) {
                 stopping(number);
                 return Poll::Ready(());
@@ -409,7 +430,7 @@ fn unreadable(failure: &Failure) -> String {
 
 /// The server stands by from now on, unless a signal has come meanwhile.
 async fn stands_by_unless(mut signal: StopSignal<'_>) -> Done {
-    let came = std::future::poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
+    let came = poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
     match came {
         Poll::Ready(number) => {
             stopping(number);
@@ -435,7 +456,7 @@ async fn end_behind(over: impl Future<Output = String>, stands_by: bool) {
 async fn refuse(env: Env, door: Rc<Door>, address: String, closing: Notified) {
     let mut closing = pin!(closing);
     let mut refusing = pin!(refuse_all(&env, &door, &address));
-    std::future::poll_fn(|cx| match closing.as_mut().poll(cx) {
+    poll_fn(|cx| match closing.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(()),
         Poll::Pending => refusing.as_mut().poll(cx),
     })
