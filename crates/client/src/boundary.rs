@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use env::{Env, IoBuf};
@@ -20,8 +19,7 @@ use types::{
 use crate::api::{DeviceStatus, ReadData, Whence};
 use crate::data::{DataConfig, MoveStep, Room};
 
-/// A boxed future of this thread.
-pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+pub use env::LocalFuture;
 
 /// One inode's part of a commit.
 #[derive(Clone, PartialEq, Eq, Debug)]

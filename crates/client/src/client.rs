@@ -25,6 +25,25 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// least two leases.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What the data part needs to know.
+fn data_config(config: &ClientConfig, core: &Core) -> DataConfig {
+    DataConfig {
+        devices: config.devices.clone(),
+        dirty_max: config.dirty_max,
+        read_only: config.read_only,
+        allocation: config.allocation,
+        commit: config.commit,
+        on_edit: config.on_edit.clone(),
+        waits: core.waits.clone(),
+        targets: TargetSettings {
+            fs_name: config.fs_name.clone(),
+            description: config.description.clone(),
+            lease: config.lease,
+            keys: config.keys.clone(),
+        },
+    }
+}
+
 /// A client of one file system. Clones are the same client; it lives on one executor.
 #[derive(Clone)]
 pub struct Client {
@@ -34,74 +53,64 @@ pub struct Client {
 impl Client {
     /// Opens a session and the data devices. Fails within `connect_timeout`, saying what is wrong
     /// and what to do.
-    pub async fn connect(
+    pub fn connect(
         env: Env,
         config: ClientConfig,
         kernel: Rc<dyn Kernel>,
-    ) -> Result<Client, ConnectError> {
-        let sessions = Rpc::open(env.clone(), &config).await?;
-        let core = Core::new(env.clone(), config.clone(), kernel, sessions.clone());
-        let events: Rc<dyn Events<Mds>> = core.clone();
-        let session = sessions.home();
-        session.set_events(Rc::downgrade(&events));
-        let data = DataConfig {
-            devices: config.devices.clone(),
-            dirty_max: config.dirty_max,
-            read_only: config.read_only,
-            allocation: config.allocation,
-            commit: config.commit,
-            on_edit: config.on_edit.clone(),
-            waits: core.waits.clone(),
-            targets: TargetSettings {
-                fs_name: config.fs_name.clone(),
-                description: config.description.clone(),
-                lease: config.lease,
-                keys: config.keys.clone(),
-            },
-        };
-        let (fs, pags) = session.offer();
-        if let Some(Err(text)) = config.admit.as_ref().map(|admit| admit(fs)) {
-            session.close().await;
-            return Err(ConnectError { text });
-        }
-        let rpc = Rc::new(DataRpc(Rc::downgrade(&core)));
-        match DataContext::open(
-            env.clone(),
-            data,
-            session.client(),
-            fs,
-            &pags.unwrap_or_default(),
-            rpc,
-        )
-        .await
-        {
-            Ok(data) => core.set_data(data),
-            Err(text) => {
+    ) -> LocalFuture<'static, Result<Client, ConnectError>> {
+        Box::pin(async move {
+            let sessions = Rpc::open(env.clone(), &config).await?;
+            let core = Core::new(env.clone(), config.clone(), kernel, sessions.clone());
+            let events: Rc<dyn Events<Mds>> = core.clone();
+            let session = sessions.home();
+            session.set_events(Rc::downgrade(&events));
+            let data = data_config(&config, &core);
+            let (fs, pags) = session.offer();
+            if let Some(Err(text)) = config.admit.as_ref().map(|admit| admit(fs)) {
                 session.close().await;
                 return Err(ConnectError { text });
             }
-        }
-        if let Err(fault) = core.fetch_attr(Ino::ROOT).await {
-            session.close().await;
-            return Err(ConnectError { text: format!("cannot read the root directory: {fault}") });
-        }
-        let client = Client { core: core.clone() };
-        if let Err(text) = client.find_mount_root().await {
-            session.close().await;
-            return Err(ConnectError { text });
-        }
-        client.cache_root_info().await;
-        let weak = Rc::downgrade(&core);
-        env.clone().spawn(async move {
-            loop {
-                env.sleep(TRIM).await;
-                match weak.upgrade() {
-                    Some(core) if !core.rpc.is_closed() => core.trim().await,
-                    _ => return,
+            let rpc = Rc::new(DataRpc(Rc::downgrade(&core)));
+            match DataContext::open(
+                env.clone(),
+                data,
+                session.client(),
+                fs,
+                &pags.unwrap_or_default(),
+                rpc,
+            )
+            .await
+            {
+                Ok(data) => core.set_data(data),
+                Err(text) => {
+                    session.close().await;
+                    return Err(ConnectError { text });
                 }
             }
-        });
-        Ok(client)
+            if let Err(fault) = core.fetch_attr(Ino::ROOT).await {
+                session.close().await;
+                return Err(ConnectError {
+                    text: format!("cannot read the root directory: {fault}"),
+                });
+            }
+            let client = Client { core: core.clone() };
+            if let Err(text) = client.find_mount_root().await {
+                session.close().await;
+                return Err(ConnectError { text });
+            }
+            client.cache_root_info().await;
+            let weak = Rc::downgrade(&core);
+            env.clone().spawn(async move {
+                loop {
+                    env.sleep(TRIM).await;
+                    match weak.upgrade() {
+                        Some(core) if !core.rpc.is_closed() => core.trim().await,
+                        _ => return,
+                    }
+                }
+            });
+            Ok(client)
+        })
     }
 
     /// The directory that is mounted: what the kernel calls the root.
@@ -134,34 +143,37 @@ impl Client {
     /// Writes everything, returns the pool and ends the session. Waits for an absent server, and
     /// for a device that does not answer, as [`Client::unmount_deadline`] does. Returns, and logs,
     /// what could not be written.
-    pub async fn unmount(&self) -> Option<String> {
-        let core = &self.core;
-        if let Some(who) = self.unanswering(SILENT_AFTER) {
-            let limit = self.patience().as_nanos() / 1_000_000_000;
-            core.rpc.log(&format!(
-                "unmounting while {who}: waiting up to {limit} s to write unsaved data"
-            ));
-        }
-        let lost = match first(self.syncfs(), self.unmount_deadline()).await {
-            Some(Ok(())) => None,
-            Some(Err(fault)) => Some(self.loss_report(fault.text())),
-            None => Some(self.loss_report(&self.unanswering(SILENT_AFTER).unwrap_or_default())),
-        };
-        if let Some(text) = &lost {
-            core.rpc.log(text);
-        }
-        if core.data().writes_in_flight() > 0 {
-            // The writes in flight may still reach blocks that a goodbye would free for others.
-            // Without one the server keeps these blocks until it is certain that the writes cannot.
-            core.rpc.abandon();
-            return lost;
-        }
-        if core.rpc.is_connected() {
-            let _ = core.env.timeout(PATIENCE, core.data().return_pool()).await;
-        }
-        core.data().leave_targets().await;
-        core.rpc.close().await;
-        lost
+    pub fn unmount(&self) -> LocalFuture<'_, Option<String>> {
+        Box::pin(async move {
+            let core = &self.core;
+            if let Some(who) = self.unanswering(SILENT_AFTER) {
+                let limit = self.patience().as_nanos() / 1_000_000_000;
+                core.rpc.log(&format!(
+                    "unmounting while {who}: waiting up to {limit} s to write unsaved data"
+                ));
+            }
+            let lost = match first(self.syncfs(), self.unmount_deadline()).await {
+                Some(Ok(())) => None,
+                Some(Err(fault)) => Some(self.loss_report(fault.text())),
+                None => Some(self.loss_report(&self.unanswering(SILENT_AFTER).unwrap_or_default())),
+            };
+            if let Some(text) = &lost {
+                core.rpc.log(text);
+            }
+            if core.data().writes_in_flight() > 0 {
+                // The writes in flight may still reach blocks that a goodbye would free for others.
+                // Without one the server keeps these blocks until it is certain that the writes
+                // cannot.
+                core.rpc.abandon();
+                return lost;
+            }
+            if core.rpc.is_connected() {
+                let _ = core.env.timeout(PATIENCE, core.data().return_pool()).await;
+            }
+            core.data().leave_targets().await;
+            core.rpc.close().await;
+            lost
+        })
     }
 
     /// Ends when the server has been away, or a data device has not answered, for so long that an

@@ -32,6 +32,10 @@ pub use disk::{Disk, PARTS_MAX};
 pub use driver::{DiskOptions, LockScope};
 pub use env::{Env, Join};
 pub use executor::TERM_OVER;
+/// A future of this thread in a box. An entry of a crate yields one, so that the code behind it is
+/// compiled once, in that crate, and not in each that calls it.
+pub type LocalFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + 'a>>;
+
 pub use fuse::{FuseChannel, FuseRequest, NotifyLane, UringOptions};
 pub use net::{Listener, Stream};
 pub use os::signal::asked_to_stop;

@@ -87,34 +87,45 @@ pub async fn mount_client(
     introspect: impl FnOnce(Introspection),
     ready: impl FnOnce() + 'static,
 ) -> Result<(), MountError> {
-    let ClientMount { mut config, target, options, init, log } = what;
-    config.read_only |= options.read_only();
-    config.log = Rc::new(log);
-    let notifier = Notifier::new();
-    let client = Client::connect(env.clone(), config, Rc::new(notifier.clone()))
-        .await
-        .map_err(MountError::Connect)?;
-    let requests = Requests::default();
-    introspect(Introspection { client: client.clone(), requests: requests.clone() });
-    let mounting = Mounting { target, options, init, notifier, requests, log };
-    let stops = StopSignals::new(env);
-    let served = serve_mounted(env, mounting, client.clone(), &stops, ready).await;
-    let mut given_up = pin!(give_up(&client, &stops, log));
-    let mut writing = pin!(client.unmount());
-    let lost = std::future::poll_fn(|cx| match writing.as_mut().poll(cx) {
-        Poll::Ready(lost) => Poll::Ready(lost),
-        Poll::Pending => given_up.as_mut().poll(cx).map(|who| {
-            let text = client.loss_report(&format!("a signal ended it while {who}"));
-            log(&text);
-            Some(text)
-        }),
+    client_mounted(env, what, Box::new(introspect), Box::new(ready)).await
+}
+
+fn client_mounted<'a>(
+    env: &'a Env,
+    what: ClientMount,
+    introspect: Box<dyn FnOnce(Introspection) + 'a>,
+    ready: Box<dyn FnOnce()>,
+) -> LocalFuture<'a, Result<(), MountError>> {
+    Box::pin(async move {
+        let ClientMount { mut config, target, options, init, log } = what;
+        config.read_only |= options.read_only();
+        config.log = Rc::new(log);
+        let notifier = Notifier::new();
+        let client = Client::connect(env.clone(), config, Rc::new(notifier.clone()))
+            .await
+            .map_err(MountError::Connect)?;
+        let requests = Requests::default();
+        introspect(Introspection { client: client.clone(), requests: requests.clone() });
+        let mounting = Mounting { target, options, init, notifier, requests, log };
+        let stops = StopSignals::new(env);
+        let served = serve_mounted(env, mounting, client.clone(), &stops, ready).await;
+        let mut given_up = pin!(give_up(&client, &stops, log));
+        let mut writing = pin!(client.unmount());
+        let lost = std::future::poll_fn(|cx| match writing.as_mut().poll(cx) {
+            Poll::Ready(lost) => Poll::Ready(lost),
+            Poll::Pending => given_up.as_mut().poll(cx).map(|who| {
+                let text = client.loss_report(&format!("a signal ended it while {who}"));
+                log(&text);
+                Some(text)
+            }),
+        })
+        .await;
+        match (served, lost) {
+            (Err(error), _) => Err(error),
+            (Ok(()), Some(text)) => Err(MountError::Lost(text)),
+            (Ok(()), None) => Ok(()),
+        }
     })
-    .await;
-    match (served, lost) {
-        (Err(error), _) => Err(error),
-        (Ok(()), Some(text)) => Err(MountError::Lost(text)),
-        (Ok(()), None) => Ok(()),
-    }
 }
 
 /// Ends when two signals came and the remaining work waits for a peer that does not answer;

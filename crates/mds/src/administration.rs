@@ -2,6 +2,7 @@
 
 use std::rc::{Rc, Weak};
 
+use env::LocalFuture;
 use mfs::PagUse;
 use proto::mds::{Op, OpReply};
 use session::server::Who;
@@ -26,9 +27,11 @@ impl Control {
     /// # Errors
     /// `Unreachable`: the server has stopped. `Unsupported`: it is another operation. Else as the
     /// operation.
-    pub async fn execute(&self, op: Op) -> Result<OpReply, Fault> {
-        let server = self.0.upgrade().ok_or(Fault::Unreachable)?;
-        execute(&server, &Who::Local(0), &op).await
+    pub fn execute(&self, op: Op) -> LocalFuture<'_, Result<OpReply, Fault>> {
+        Box::pin(async move {
+            let server = self.0.upgrade().ok_or(Fault::Unreachable)?;
+            execute(&server, &Who::Local(0), &op).await
+        })
     }
 
     /// Writes home what is dirty, while the server goes on: its end is short after that.

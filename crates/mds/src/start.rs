@@ -4,7 +4,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use env::sync::first;
-use env::{Env, Listener};
+use env::{Env, Listener, LocalFuture};
 use mfs::Mfs;
 use types::{Duration, Epoch};
 
@@ -28,19 +28,25 @@ impl Mds {
     /// # Errors
     /// The address or a data device cannot be used; the store failed. The store is closed, unless
     /// another server has replaced this one: then nothing more is written.
-    pub async fn start(env: Env, mfs: Mfs, config: Config) -> Result<Mds, ServeError> {
-        let server = Server::new(env, mfs, config);
-        match Mds::listen(&server).await {
-            Ok(listener) => Ok(Mds { server, listener: Rc::new(listener) }),
-            Err(error) => {
-                server.begin_stop();
-                if !matches!(error, ServeError::Superseded { .. }) {
-                    // If this fails, the store has: the next opening recovers.
-                    drop(server.runtime.mfs.close().await);
+    pub fn start(
+        env: Env,
+        mfs: Mfs,
+        config: Config,
+    ) -> LocalFuture<'static, Result<Mds, ServeError>> {
+        Box::pin(async move {
+            let server = Server::new(env, mfs, config);
+            match Mds::listen(&server).await {
+                Ok(listener) => Ok(Mds { server, listener: Rc::new(listener) }),
+                Err(error) => {
+                    server.begin_stop();
+                    if !matches!(error, ServeError::Superseded { .. }) {
+                        // If this fails, the store has: the next opening recovers.
+                        drop(server.runtime.mfs.close().await);
+                    }
+                    Err(error)
                 }
-                Err(error)
             }
-        }
+        })
     }
 
     async fn listen(server: &Rc<Server>) -> Result<Listener, ServeError> {
@@ -83,8 +89,8 @@ impl Mds {
     }
 
     /// Its state.
-    pub async fn status(&self) -> Status {
-        status::collect(&self.server, &session::server::Who::Anybody).await
+    pub fn status(&self) -> LocalFuture<'_, Status> {
+        Box::pin(async move { status::collect(&self.server, &session::server::Who::Anybody).await })
     }
 
     /// Serves until `stop` ends, then checkpoints and closes the store.
@@ -92,30 +98,36 @@ impl Mds {
     /// # Errors
     /// The store failed; a restart recovers.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Mds { server, listener } = self;
-        let env = server.runtime.env.clone();
-        let failed = server.runtime.stopped();
-        env.spawn(orphans::run(server.orphans.clone(), server.evictions.clone()));
-        if server.runtime.config.scrub_interval > Duration::ZERO {
-            server.scrubber.begin();
-        }
-        env.spawn(upkeep::run(server.clone()));
-        env.spawn(server.sessions.clone().watch_clock());
-        env.spawn(server.recovery.clone().run());
-        let (counted, ended) = (server.clone(), server.runtime.stopped());
-        let clients = move || counted.sessions.len();
-        env.spawn(session::server::accept(server.clone(), listener.clone(), clients, ended));
-        let _ = first(stop, failed).await;
-        server.begin_stop();
-        // A client that connects from now on is refused at once, and tries another address.
-        drop(listener);
-        if let Some(text) = server.space.superseded() {
-            return Err(ServeError::Superseded { fencing: server.space.fencing_epoch(), text });
-        }
-        match server.runtime.failure() {
-            Some(error) => Err(error.into()),
-            None => Ok(server.runtime.mfs.close().await?),
-        }
+        self.run_until(Box::pin(stop)).await
+    }
+
+    fn run_until(self, stop: LocalFuture<'_, ()>) -> LocalFuture<'_, Result<(), ServeError>> {
+        Box::pin(async move {
+            let Mds { server, listener } = self;
+            let env = server.runtime.env.clone();
+            let failed = server.runtime.stopped();
+            env.spawn(orphans::run(server.orphans.clone(), server.evictions.clone()));
+            if server.runtime.config.scrub_interval > Duration::ZERO {
+                server.scrubber.begin();
+            }
+            env.spawn(upkeep::run(server.clone()));
+            env.spawn(server.sessions.clone().watch_clock());
+            env.spawn(server.recovery.clone().run());
+            let (counted, ended) = (server.clone(), server.runtime.stopped());
+            let clients = move || counted.sessions.len();
+            env.spawn(session::server::accept(server.clone(), listener.clone(), clients, ended));
+            let _ = first(stop, failed).await;
+            server.begin_stop();
+            // A client that connects from now on is refused at once, and tries another address.
+            drop(listener);
+            if let Some(text) = server.space.superseded() {
+                return Err(ServeError::Superseded { fencing: server.space.fencing_epoch(), text });
+            }
+            match server.runtime.failure() {
+                Some(error) => Err(error.into()),
+                None => Ok(server.runtime.mfs.close().await?),
+            }
+        })
     }
 }
 

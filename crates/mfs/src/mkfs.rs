@@ -6,7 +6,7 @@
 //!   device has no label, or carries a whole file system;
 //! - mkfs fills the log with zeros, so that later log writes allocate nothing in the layer below.
 
-use env::Env;
+use env::{Env, LocalFuture};
 use types::{Attr, DirNo, FileKind, Ino, ShardId, Timestamp, Uuid};
 
 use crate::format::chunk::{ContentRun, DESCRIPTOR, Descriptor, chunk_key};
@@ -65,18 +65,29 @@ impl Mfs {
         shard: ShardId,
         options: &FormatOptions,
     ) -> Result<(), StoreError> {
-        let FormatOptions { name, uuid, log_bytes, features, force, .. } = options;
-        let empty = engine::store::mkfs::FormatOptions {
-            name,
-            uuid: *uuid,
-            shard,
-            log_bytes: *log_bytes,
-            features: *features,
-            force: *force,
-        };
-        let mfs = Mfs::over(Store::begin_format(env, disks, &empty).await?);
-        mfs.run(Cost::STEP, |txn| write_initial_content(txn, options)).await?;
-        mfs.end_format().await
+        Mfs::format_disks(env, disks.into(), shard, options).await
+    }
+
+    fn format_disks<'a>(
+        env: &'a Env,
+        disks: Disks,
+        shard: ShardId,
+        options: &'a FormatOptions,
+    ) -> LocalFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let FormatOptions { name, uuid, log_bytes, features, force, .. } = options;
+            let empty = engine::store::mkfs::FormatOptions {
+                name,
+                uuid: *uuid,
+                shard,
+                log_bytes: *log_bytes,
+                features: *features,
+                force: *force,
+            };
+            let mfs = Mfs::over(Store::begin_format(env, disks, &empty).await?);
+            mfs.run(Cost::STEP, |txn| write_initial_content(txn, options)).await?;
+            mfs.end_format().await
+        })
     }
 }
 

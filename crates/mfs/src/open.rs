@@ -1,6 +1,6 @@
 //! Opens the metadata file system.
 
-use env::Env;
+use env::{Env, LocalFuture};
 use types::{Duration, Epoch, Uuid};
 
 use crate::handle::Mfs;
@@ -95,8 +95,18 @@ impl Mfs {
         disks: impl Into<Disks>,
         options: OpenOptions,
     ) -> Result<Mfs, StoreError> {
-        let store = Store::open(env, disks, options.engine()).await?;
-        Ok(Mfs::with_options(store, options))
+        Mfs::open_disks(env, disks.into(), options).await
+    }
+
+    fn open_disks(
+        env: &Env,
+        disks: Disks,
+        options: OpenOptions,
+    ) -> LocalFuture<'_, Result<Mfs, StoreError>> {
+        Box::pin(async move {
+            let store = Store::open(env, disks, options.engine()).await?;
+            Ok(Mfs::with_options(store, options))
+        })
     }
 
     /// The UUID of the file system on `disks`, and the epoch of its last opening for writing.

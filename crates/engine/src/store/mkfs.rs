@@ -1,7 +1,7 @@
 //! Makes the metadata device of a new file system: superblocks, an empty log, the bitmap and the
 //! roots. The label comes last, so an interrupted format leaves a device that no opening accepts.
 
-use env::Env;
+use env::{Env, LocalFuture};
 use label::{Label, Slice, SliceKind};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{MetaBlock, ShardId, Uuid, check_fs_name};
@@ -62,29 +62,31 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::begin_format`].
-    pub async fn begin_format_in(
+    pub fn begin_format_in<'a>(
         devices: Devices,
         slice: Uuid,
-        options: &FormatOptions<'_>,
-    ) -> Result<Store, StoreError> {
-        let mut superblock = Superblock { metadata: slice, ..plan(&devices.home, options)? };
-        let journal = match &devices.log {
-            Some(device) => Some((device, plan_journal(device, &mut superblock)?)),
-            None => None,
-        };
-        if !options.force {
-            check_unused(&devices.home).await?;
-            if let Some((device, _)) = journal {
-                check_journal_unused(device, None).await?;
+        options: &'a FormatOptions<'a>,
+    ) -> LocalFuture<'a, Result<Store, StoreError>> {
+        Box::pin(async move {
+            let mut superblock = Superblock { metadata: slice, ..plan(&devices.home, options)? };
+            let journal = match &devices.log {
+                Some(device) => Some((device, plan_journal(device, &mut superblock)?)),
+                None => None,
+            };
+            if !options.force {
+                check_unused(&devices.home).await?;
+                if let Some((device, _)) = journal {
+                    check_journal_unused(device, None).await?;
+                }
             }
-        }
-        erase(&devices.home, &superblock).await?;
-        if let Some((device, header)) = journal {
-            make_journal(device, header, &superblock).await?;
-        }
-        write_empty(&devices.home, &superblock).await?;
-        let opening = OpenOptions { cache_bytes: CACHE_BYTES_MIN, ..OpenOptions::default() };
-        Store::open_unlabelled(devices, opening, LabelCondition::Whole).await
+            erase(&devices.home, &superblock).await?;
+            if let Some((device, header)) = journal {
+                make_journal(device, header, &superblock).await?;
+            }
+            write_empty(&devices.home, &superblock).await?;
+            let opening = OpenOptions { cache_bytes: CACHE_BYTES_MIN, ..OpenOptions::default() };
+            Store::open_unlabelled(devices, opening, LabelCondition::Whole).await
+        })
     }
 
     /// Closes a store of [`Store::begin_format`], and writes its label.

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use env::sync::Notify;
-use env::{Disk, Env};
+use env::{Disk, Env, LocalFuture};
 use types::limits::BLOCK;
 use types::{Bug, Duration, Epoch, Lsn, MetaBlock, Uuid, planted};
 
@@ -116,52 +116,55 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::open`].
-    pub async fn open_unlabelled(
+    pub fn open_unlabelled(
         devices: Devices,
         options: OpenOptions,
         label: LabelCondition,
-    ) -> Result<Store, StoreError> {
-        let Devices { home: device, log } = devices;
-        let env = device.env.clone();
-        let (mut superblock, newest) = find_superblock(&device).await?;
-        check_features(&device, &superblock, &options)?;
-        let window = LogDevice::find(&device, log.as_ref(), &superblock).await?;
-        let mut cache = Cache::new(options.cache_bytes.max(CACHE_BYTES_MIN) / BLOCK);
-        let redone = recovery::redo(&device, &window, &superblock, &mut cache, options.repair);
-        let mut redone = redone.await?;
-        let roots = roots::read_roots(&device, &mut superblock, &mut cache, &redone).await;
-        redone.damage.extend(roots);
-        let end = redone.end;
-        let log = if options.read_only {
-            Log::new(superblock.epoch, end.lsn, end.previous, superblock.log_bytes())
-        } else {
-            recovery::rewrite_newest(&device, &window, &superblock, newest, &redone).await?;
-            superblock.epoch = superblock.epoch.max(options.epoch_above);
-            checkpoint_redone(&device, &window, &mut superblock, newest, &mut cache, end).await?
-        };
-        let mut state = State::new(superblock, log, cache);
-        state.read_only = options.read_only;
-        state.damage = redone.damage;
-        state.home_batch = options.home_batch.max(1);
-        state.bridge = options.bridge && device.disk.is_rotational();
-        let background = Background {
-            device,
-            log: window,
-            label,
-            flusher: Notify::new(),
-            checkpointer: Notify::new(),
-            progress: Notify::new(),
-        };
-        let store = Store { inner: Rc::new(Inner::new(state, Some(background))) };
-        store.count_space(options.repair).await?;
-        if !options.read_only {
-            env.spawn(commit::run(Rc::downgrade(&store.inner), options.commit_interval));
-            env.spawn(checkpoint::run(env.clone(), Rc::downgrade(&store.inner)));
-        }
-        if !options.read_only && !options.repair {
-            store.load_client_reservation().await?;
-        }
-        Ok(store)
+    ) -> LocalFuture<'static, Result<Store, StoreError>> {
+        Box::pin(async move {
+            let Devices { home: device, log } = devices;
+            let env = device.env.clone();
+            let (mut superblock, newest) = find_superblock(&device).await?;
+            check_features(&device, &superblock, &options)?;
+            let window = LogDevice::find(&device, log.as_ref(), &superblock).await?;
+            let mut cache = Cache::new(options.cache_bytes.max(CACHE_BYTES_MIN) / BLOCK);
+            let redone = recovery::redo(&device, &window, &superblock, &mut cache, options.repair);
+            let mut redone = redone.await?;
+            let roots = roots::read_roots(&device, &mut superblock, &mut cache, &redone).await;
+            redone.damage.extend(roots);
+            let end = redone.end;
+            let log = if options.read_only {
+                Log::new(superblock.epoch, end.lsn, end.previous, superblock.log_bytes())
+            } else {
+                recovery::rewrite_newest(&device, &window, &superblock, newest, &redone).await?;
+                superblock.epoch = superblock.epoch.max(options.epoch_above);
+                checkpoint_redone(&device, &window, &mut superblock, newest, &mut cache, end)
+                    .await?
+            };
+            let mut state = State::new(superblock, log, cache);
+            state.read_only = options.read_only;
+            state.damage = redone.damage;
+            state.home_batch = options.home_batch.max(1);
+            state.bridge = options.bridge && device.disk.is_rotational();
+            let background = Background {
+                device,
+                log: window,
+                label,
+                flusher: Notify::new(),
+                checkpointer: Notify::new(),
+                progress: Notify::new(),
+            };
+            let store = Store { inner: Rc::new(Inner::new(state, Some(background))) };
+            store.count_space(options.repair).await?;
+            if !options.read_only {
+                env.spawn(commit::run(Rc::downgrade(&store.inner), options.commit_interval));
+                env.spawn(checkpoint::run(env.clone(), Rc::downgrade(&store.inner)));
+            }
+            if !options.read_only && !options.repair {
+                store.load_client_reservation().await?;
+            }
+            Ok(store)
+        })
     }
 
     /// What was wrong with the label when the store was opened, if anything. Its other copy or the
@@ -269,26 +272,28 @@ impl Store {
     ///
     /// # Errors
     /// `Poisoned` if a write failed.
-    pub async fn settle(&self) -> Result<(), StoreError> {
-        let Some(background) = self.inner.background.as_ref() else { return Ok(()) };
-        self.sync().await?;
-        let end = {
-            let mut state = self.inner.state.borrow_mut();
-            state.checkpoint_to = state.checkpoint_to.max(state.log.durable);
-            state.log.durable
-        };
-        loop {
-            let progress = {
-                let state = self.inner.state.borrow();
-                state.usable()?;
-                if state.read_only || state.log.tails.iter().all(|&tail| tail >= end) {
-                    return Ok(());
-                }
-                background.checkpointer.notify_all();
-                background.progress.notified()
+    pub fn settle(&self) -> LocalFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            let Some(background) = self.inner.background.as_ref() else { return Ok(()) };
+            self.sync().await?;
+            let end = {
+                let mut state = self.inner.state.borrow_mut();
+                state.checkpoint_to = state.checkpoint_to.max(state.log.durable);
+                state.log.durable
             };
-            progress.await;
-        }
+            loop {
+                let progress = {
+                    let state = self.inner.state.borrow();
+                    state.usable()?;
+                    if state.read_only || state.log.tails.iter().all(|&tail| tail >= end) {
+                        return Ok(());
+                    }
+                    background.checkpointer.notify_all();
+                    background.progress.notified()
+                };
+                progress.await;
+            }
+        })
     }
 
     /// Makes everything durable, writes it home, and closes the store: later calls
@@ -296,25 +301,27 @@ impl Store {
     ///
     /// # Errors
     /// `Poisoned` if a write failed.
-    pub async fn close(&self) -> Result<(), StoreError> {
-        let read_only = self.inner.state.borrow().read_only;
-        if let Some(background) = self.inner.background.as_ref().filter(|_| !read_only) {
-            self.inner.state.borrow_mut().draining = true;
-            loop {
-                self.sync().await?;
-                let progress = {
-                    self.inner.state.borrow().usable()?;
-                    if self.inner.is_drained() {
-                        break;
-                    }
-                    background.checkpointer.notify_all();
-                    background.progress.notified()
-                };
-                progress.await;
+    pub fn close(&self) -> LocalFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            let read_only = self.inner.state.borrow().read_only;
+            if let Some(background) = self.inner.background.as_ref().filter(|_| !read_only) {
+                self.inner.state.borrow_mut().draining = true;
+                loop {
+                    self.sync().await?;
+                    let progress = {
+                        self.inner.state.borrow().usable()?;
+                        if self.inner.is_drained() {
+                            break;
+                        }
+                        background.checkpointer.notify_all();
+                        background.progress.notified()
+                    };
+                    progress.await;
+                }
             }
-        }
-        self.inner.poison("it was closed");
-        Ok(())
+            self.inner.poison("it was closed");
+            Ok(())
+        })
     }
 }
 

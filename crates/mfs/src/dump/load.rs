@@ -8,7 +8,7 @@
 use std::fmt;
 use std::io::Read;
 
-use env::Env;
+use env::{Env, LocalFuture};
 use types::limits::CONTENT_MAX;
 use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment};
 
@@ -84,28 +84,38 @@ pub async fn load_onto(
     options: OpenOptions,
     input: &mut dyn Read,
 ) -> Result<Loaded, LoadError> {
-    let disks = disks.into();
-    let store = |error| LoadError::Store(0, error);
-    let mut reader = Reader::new(input);
-    let head = head(&mut reader)?;
-    let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
-    let fits = Load::new(&mfs).check_target(&head).await;
-    mfs.close().await.map_err(store)?;
-    fits?;
-    set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
-    let options = OpenOptions { loading: true, ..options };
-    let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
-    let loaded = async {
-        let load = Load::new(&mfs);
-        load.targets(&head).await?;
-        load.records(&mut reader).await
-    };
-    let loaded = loaded.await;
-    let closed = mfs.close().await;
-    let loaded = loaded?;
-    closed.map_err(store)?;
-    set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, false).await.map_err(store)?;
-    Ok(loaded)
+    load_onto_disks(env, disks.into(), options, input).await
+}
+
+fn load_onto_disks<'a>(
+    env: &'a Env,
+    disks: Disks,
+    options: OpenOptions,
+    input: &'a mut dyn Read,
+) -> LocalFuture<'a, Result<Loaded, LoadError>> {
+    Box::pin(async move {
+        let store = |error| LoadError::Store(0, error);
+        let mut reader = Reader::new(input);
+        let head = head(&mut reader)?;
+        let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
+        let fits = Load::new(&mfs).check_target(&head).await;
+        mfs.close().await.map_err(store)?;
+        fits?;
+        set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
+        let options = OpenOptions { loading: true, ..options };
+        let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
+        let loaded = async {
+            let load = Load::new(&mfs);
+            load.targets(&head).await?;
+            load.records(&mut reader).await
+        };
+        let loaded = loaded.await;
+        let closed = mfs.close().await;
+        let loaded = loaded?;
+        closed.map_err(store)?;
+        set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, false).await.map_err(store)?;
+        Ok(loaded)
+    })
 }
 
 /// Loads a dump into a new, empty file system that is open. It is not durable before the store is
@@ -113,13 +123,18 @@ pub async fn load_onto(
 ///
 /// # Errors
 /// The stream, the store, or the target; nothing is undone then: format the target again.
-pub async fn load(mfs: &Mfs, input: &mut dyn Read) -> Result<Loaded, LoadError> {
-    let mut reader = Reader::new(input);
-    let head = head(&mut reader)?;
-    let load = Load::new(mfs);
-    load.check_target(&head).await?;
-    load.targets(&head).await?;
-    load.records(&mut reader).await
+pub fn load<'a>(
+    mfs: &'a Mfs,
+    input: &'a mut dyn Read,
+) -> LocalFuture<'a, Result<Loaded, LoadError>> {
+    Box::pin(async move {
+        let mut reader = Reader::new(input);
+        let head = head(&mut reader)?;
+        let load = Load::new(mfs);
+        load.check_target(&head).await?;
+        load.targets(&head).await?;
+        load.records(&mut reader).await
+    })
 }
 
 /// Requirements of the target: data zones, and whether files may have inline data.

@@ -32,6 +32,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::io::Write;
 
+use env::LocalFuture;
 use types::{Attr, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock, Segment};
 
 pub use load::{LoadError, Loaded, load, load_onto};
@@ -125,37 +126,39 @@ pub struct Dumped {
 ///
 /// # Errors
 /// The store or `out` failed, or a directory has two names.
-pub async fn dump(
-    mfs: &Mfs,
-    zones: &[ZoneDevice<'_>],
-    out: &mut dyn Write,
-) -> Result<Dumped, DumpError> {
-    let mut dump = Dump {
-        mfs,
-        content: mfs.superblock().features.has(Feature::INLINE_DATA),
-        objects: false,
-        out: Writer::new(out),
-        linked: HashMap::default(),
-        directories: HashSet::default(),
-        queue: std::collections::VecDeque::new(),
-        counts: Dumped::default(),
-    };
-    for damaged in mfs.damaged().iter().filter(|damaged| damaged.remedy == Remedy::None) {
-        let text = "what changed last, or more";
-        dump.report_damage(format!(
-            "{text}, of metadata block {}: {}",
-            damaged.block, damaged.what
-        ));
-    }
-    dump.head(zones).await?;
-    let root = root_dir(mfs.superblock().shard);
-    dump.inode(0, Vec::new(), root).await?;
-    while let Some((dir, number)) = dump.queue.pop_front() {
-        dump.directory(dir, number).await?;
-    }
-    let Dumped { inodes, links, segments, .. } = dump.counts;
-    dump.out.put(&Record::End { inodes, links, segments })?;
-    Ok(dump.counts)
+pub fn dump<'a>(
+    mfs: &'a Mfs,
+    zones: &'a [ZoneDevice<'a>],
+    out: &'a mut dyn Write,
+) -> LocalFuture<'a, Result<Dumped, DumpError>> {
+    Box::pin(async move {
+        let mut dump = Dump {
+            mfs,
+            content: mfs.superblock().features.has(Feature::INLINE_DATA),
+            objects: false,
+            out: Writer::new(out),
+            linked: HashMap::default(),
+            directories: HashSet::default(),
+            queue: std::collections::VecDeque::new(),
+            counts: Dumped::default(),
+        };
+        for damaged in mfs.damaged().iter().filter(|damaged| damaged.remedy == Remedy::None) {
+            let text = "what changed last, or more";
+            dump.report_damage(format!(
+                "{text}, of metadata block {}: {}",
+                damaged.block, damaged.what
+            ));
+        }
+        dump.head(zones).await?;
+        let root = root_dir(mfs.superblock().shard);
+        dump.inode(0, Vec::new(), root).await?;
+        while let Some((dir, number)) = dump.queue.pop_front() {
+            dump.directory(dir, number).await?;
+        }
+        let Dumped { inodes, links, segments, .. } = dump.counts;
+        dump.out.put(&Record::End { inodes, links, segments })?;
+        Ok(dump.counts)
+    })
 }
 
 /// A running dump.

@@ -69,7 +69,7 @@ mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use env::Env;
+use env::{Env, LocalFuture};
 use types::{ClientId, Ino, MetaBlock, PagId, ShardId};
 
 pub use lost::Lost;
@@ -204,33 +204,42 @@ pub async fn fsck(
     disks: impl Into<Disks>,
     options: FsckOptions<'_>,
 ) -> Result<Report, StoreError> {
-    let disks = disks.into();
-    let opening = OpenOptions {
-        cache_bytes: options.cache_bytes,
-        read_only: true,
-        repair: true,
-        ..OpenOptions::default()
-    };
-    let mfs = match open(env, &disks, opening, options).await {
-        Ok(mfs) => mfs,
-        Err(error) => return unopened(error),
-    };
-    let report = whole_check(&mfs, options).await.map(|check| check.report);
-    let damaged = labels::damaged_labels(env, &mfs, options).await;
-    let (label, journal) = (label_damage(&mfs).await, journal_damage(&mfs).await);
-    mfs.close().await?;
-    report.map(|mut report| {
-        let journal = journal.map(Finding::DamagedJournal);
-        for finding in journal.into_iter().chain(label.map(Finding::DamagedLabel)) {
-            if let Some(Problem { kind, subject, detail }) = Problem::of(&finding) {
+    fsck_disks(env, disks.into(), options).await
+}
+
+fn fsck_disks<'a>(
+    env: &'a Env,
+    disks: Disks,
+    options: FsckOptions<'a>,
+) -> LocalFuture<'a, Result<Report, StoreError>> {
+    Box::pin(async move {
+        let opening = OpenOptions {
+            cache_bytes: options.cache_bytes,
+            read_only: true,
+            repair: true,
+            ..OpenOptions::default()
+        };
+        let mfs = match open(env, &disks, opening, options).await {
+            Ok(mfs) => mfs,
+            Err(error) => return unopened(error),
+        };
+        let report = whole_check(&mfs, options).await.map(|check| check.report);
+        let damaged = labels::damaged_labels(env, &mfs, options).await;
+        let (label, journal) = (label_damage(&mfs).await, journal_damage(&mfs).await);
+        mfs.close().await?;
+        report.map(|mut report| {
+            let journal = journal.map(Finding::DamagedJournal);
+            for finding in journal.into_iter().chain(label.map(Finding::DamagedLabel)) {
+                if let Some(Problem { kind, subject, detail }) = Problem::of(&finding) {
+                    report.add(kind, subject, detail);
+                }
+            }
+            for finding in damaged {
+                let Problem { kind, subject, detail } = finding.problem("");
                 report.add(kind, subject, detail);
             }
-        }
-        for finding in damaged {
-            let Problem { kind, subject, detail } = finding.problem("");
-            report.add(kind, subject, detail);
-        }
-        report
+            report
+        })
     })
 }
 
@@ -273,23 +282,28 @@ pub async fn check(mfs: &Mfs) -> Result<Report, StoreError> {
     Ok(whole_check(mfs, FsckOptions::default()).await?.report)
 }
 
-async fn whole_check(mfs: &Mfs, options: FsckOptions<'_>) -> Result<Check, StoreError> {
-    let mut check = Check::new(mfs, options);
-    if let Some(device) = mfs.device() {
-        check.labels = ZoneLabels::read(&device.env, mfs.identity().uuid, options.zones).await;
-    }
-    for damaged in mfs.damaged() {
-        check.found(ProblemKind::DamagedBlock, Subject::Block(damaged.block), damaged.what);
-    }
-    check.clients().await?;
-    check.names().await?;
-    check.space().await?;
-    check.shares().await?;
-    check.find_blobs().await?;
-    check.bitmap().await?;
-    check.fragmentation();
-    check.plan_stranded();
-    Ok(check)
+fn whole_check<'a>(
+    mfs: &'a Mfs,
+    options: FsckOptions<'a>,
+) -> LocalFuture<'a, Result<Check, StoreError>> {
+    Box::pin(async move {
+        let mut check = Check::new(mfs, options);
+        if let Some(device) = mfs.device() {
+            check.labels = ZoneLabels::read(&device.env, mfs.identity().uuid, options.zones).await;
+        }
+        for damaged in mfs.damaged() {
+            check.found(ProblemKind::DamagedBlock, Subject::Block(damaged.block), damaged.what);
+        }
+        check.clients().await?;
+        check.names().await?;
+        check.space().await?;
+        check.shares().await?;
+        check.find_blobs().await?;
+        check.bitmap().await?;
+        check.fragmentation();
+        check.plan_stranded();
+        Ok(check)
+    })
 }
 
 /// A running check.

@@ -11,7 +11,7 @@
 //!   `on_loss` gets them at once;
 //! - repair ends: a round that changes nothing is the last, and so is round [`ROUNDS_MAX`].
 
-use env::Env;
+use env::{Env, LocalFuture};
 use types::{Bug, Ino, planted};
 
 use super::fix::maps::make_map;
@@ -204,37 +204,50 @@ pub async fn repair(
     disks: impl Into<Disks>,
     options: FsckOptions<'_>,
 ) -> Result<Repaired, StoreError> {
-    let opening =
-        OpenOptions { cache_bytes: options.cache_bytes, repair: true, ..OpenOptions::default() };
-    let mfs = match super::open(env, &disks.into(), opening, options).await {
-        Ok(mfs) => mfs,
-        Err(error) => {
-            let left = super::unopened(error)?;
-            return Ok(Repaired { found: left.problems.clone(), left, ..Repaired::default() });
+    repair_disks(env, disks.into(), options).await
+}
+
+fn repair_disks<'a>(
+    env: &'a Env,
+    disks: Disks,
+    options: FsckOptions<'a>,
+) -> LocalFuture<'a, Result<Repaired, StoreError>> {
+    Box::pin(async move {
+        let opening = OpenOptions {
+            cache_bytes: options.cache_bytes,
+            repair: true,
+            ..OpenOptions::default()
+        };
+        let mfs = match super::open(env, &disks, opening, options).await {
+            Ok(mfs) => mfs,
+            Err(error) => {
+                let left = super::unopened(error)?;
+                return Ok(Repaired { found: left.problems.clone(), left, ..Repaired::default() });
+            }
+        };
+        let label = label_damage(&mfs).await;
+        let features = mfs.superblock().features;
+        let mut out = repair_open(&mfs, options).await?;
+        labels::repair(env, &mfs, options, &mut out).await;
+        if let (Some(log), Some(detail)) = (mfs.log_device(), journal_damage(&mfs).await) {
+            // The opening has written both copies of the header anew.
+            log.repair_label(&mfs.superblock()).await?;
+            out.found.extend(Problem::of(&Finding::DamagedJournal(detail)));
+            out.note("header and label of the journal were written anew".into());
         }
-    };
-    let label = label_damage(&mfs).await;
-    let features = mfs.superblock().features;
-    let mut out = repair_open(&mfs, options).await?;
-    labels::repair(env, &mfs, options, &mut out).await;
-    if let (Some(log), Some(detail)) = (mfs.log_device(), journal_damage(&mfs).await) {
-        // The opening has written both copies of the header anew.
-        log.repair_label(&mfs.superblock()).await?;
-        out.found.extend(Problem::of(&Finding::DamagedJournal(detail)));
-        out.note("header and label of the journal were written anew".into());
-    }
-    let device = mfs.device();
-    mfs.close().await?;
-    let mut superblock = mfs.superblock();
-    if let Some(device) = device.as_ref().filter(|_| superblock.features != features) {
-        write_copies(device, &mut superblock).await?;
-    }
-    if let (Some(device), Some(detail)) = (device, label) {
-        repair_label(&device, &superblock).await?;
-        out.found.extend(Problem::of(&Finding::DamagedLabel(detail)));
-        out.note("the label was written anew".into());
-    }
-    Ok(out)
+        let device = mfs.device();
+        mfs.close().await?;
+        let mut superblock = mfs.superblock();
+        if let Some(device) = device.as_ref().filter(|_| superblock.features != features) {
+            write_copies(device, &mut superblock).await?;
+        }
+        if let (Some(device), Some(detail)) = (device, label) {
+            repair_label(&device, &superblock).await?;
+            out.found.extend(Problem::of(&Finding::DamagedLabel(detail)));
+            out.note("the label was written anew".into());
+        }
+        Ok(out)
+    })
 }
 
 /// Repairs an open store. Nothing else may use it meanwhile.

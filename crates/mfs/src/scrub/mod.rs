@@ -18,6 +18,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
+use env::LocalFuture;
 use types::{DirNo, FileKind, Ino, MetaBlock, PagBlock, PagId, Segment};
 
 use crate::format::chunk::decode_key;
@@ -80,16 +81,18 @@ impl Mfs {
     /// # Errors
     /// `Poisoned`; `ReadOnly` where something is to be rewritten. A device that cannot be
     /// read is a finding.
-    pub async fn scrub(
-        &self,
+    pub fn scrub<'a>(
+        &'a self,
         options: ScrubOptions,
-        report: &RefCell<Scrubbed>,
-    ) -> Result<(), StoreError> {
-        *report.borrow_mut() = Scrubbed::default();
-        let engine = engine::scrub::Scrub::new(self, options, BLOB_MAX, Reporter(report));
-        let Some(engine) = engine else { return Ok(()) };
-        let (pags, strays) = (BTreeMap::new(), RefCell::default());
-        Scrub { engine, report, pags, strays }.run().await
+        report: &'a RefCell<Scrubbed>,
+    ) -> LocalFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            *report.borrow_mut() = Scrubbed::default();
+            let engine = engine::scrub::Scrub::new(self, options, BLOB_MAX, Reporter(report));
+            let Some(engine) = engine else { return Ok(()) };
+            let (pags, strays) = (BTreeMap::new(), RefCell::default());
+            Scrub { engine, report, pags, strays }.run().await
+        })
     }
 }
 

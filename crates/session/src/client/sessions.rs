@@ -9,17 +9,15 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::{Future, pending, poll_fn};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
+use env::LocalFuture;
 use env::sync::first;
 use proto::message::Peer;
 use types::{Duration, Epoch, Fault, Instant, ServerId, Timestamp};
 
 use super::{Session, SessionStatus, Shared, Timing};
-
-type Local<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// See the module.
 pub struct Sessions<P: Peer> {
@@ -84,9 +82,9 @@ impl<P: Peer> Sessions<P> {
     /// Asks all sessions at the same time; the outputs, in the order of the servers' numbers.
     async fn ask_all<T: 'static>(
         &self,
-        ask: impl Fn(Rc<Session<P>>) -> Local<'static, T>,
+        ask: impl Fn(Rc<Session<P>>) -> LocalFuture<'static, T>,
     ) -> Vec<T> {
-        let mut asked: Vec<(Local<'static, T>, Option<T>)> =
+        let mut asked: Vec<(LocalFuture<'static, T>, Option<T>)> =
             self.all().into_iter().map(|session| (ask(session), None)).collect();
         poll_fn(|cx| {
             let mut ready = true;
@@ -199,7 +197,7 @@ impl<P: Peer> Sessions<P> {
             return self.home.unless_silent(ask).await;
         }
         let others = self.all().into_iter().filter(|session| !Rc::ptr_eq(session, &self.home));
-        let mut asked: Local<'_, Option<T>> = Box::pin(self.home.unless_silent(ask));
+        let mut asked: LocalFuture<'_, Option<T>> = Box::pin(self.home.unless_silent(ask));
         for session in others {
             let before = asked;
             asked = Box::pin(async move { session.unless_silent(before).await.flatten() });
@@ -212,7 +210,7 @@ impl<P: Peer> Sessions<P> {
         if self.is_single() {
             return self.home.away(patience).await;
         }
-        let mut away: Local<'_, ()> = Box::pin(pending());
+        let mut away: LocalFuture<'_, ()> = Box::pin(pending());
         for session in self.all() {
             let before = away;
             away = Box::pin(async move {
