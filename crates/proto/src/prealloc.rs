@@ -15,7 +15,7 @@
 use types::limits::GRANT_BLOCKS;
 use types::{ClientId, FileBlock, Ino, PagBlock, PagId};
 
-pub use self::free_runs::FreeRuns;
+pub use self::free_runs::{FreeRuns, SHORT};
 use self::on_demand::OnDemand;
 pub use self::on_demand::{FirstWindow, OdOptions, WhileOff};
 use self::plain::Vanilla;

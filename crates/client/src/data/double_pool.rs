@@ -8,6 +8,9 @@
 //! Invariants:
 //! - a block is in one of the two pools at most;
 //! - the standby pool has blocks of a zone only while the active one has some;
+//! - files that are written one after the other lie one behind the other, so their writes go
+//!   together. Short runs between them, of files that were removed before their commit, count for
+//!   no refill: they are used when nothing longer is left, and are the first to leave;
 //! - a file goes on behind its last block, in whichever pool that place is, and a stream's window
 //!   lies where the longest run is: streams lie in one piece over the change of pools;
 //! - blocks that leave for the server are those of the standby pool, as long as it has any.
@@ -15,7 +18,7 @@
 use std::collections::BTreeSet;
 
 use proto::mds::PagRun;
-use proto::prealloc::{FreeRuns, Space};
+use proto::prealloc::{FreeRuns, SHORT, Space};
 use types::{PagBlock, PagId};
 
 /// How blocks are asked for that a pool lacks.
@@ -65,6 +68,8 @@ pub(super) struct DoublePool {
     zones: BTreeSet<PagId>,
     /// Zones in which the pools have changed places since the last grant.
     needs: BTreeSet<PagId>,
+    /// Behind the last place that was cut for a file of its own.
+    next: Option<(PagId, u64)>,
     /// The zone that places are cut from, while it has any free block.
     pub prefer: Option<PagId>,
 }
@@ -89,6 +94,22 @@ impl DoublePool {
             true => self.standby.put(run),
             false => self.active.put(run),
         }
+    }
+
+    /// Blocks of short runs of the zone; `None`: of all zones.
+    pub fn short(&self, pag: Option<PagId>) -> u64 {
+        self.active.short(pag) + self.standby.short(pag)
+    }
+
+    /// Removes short runs with up to `most` blocks, to be returned to the server.
+    pub fn take_short(&mut self, most: u64) -> Vec<PagRun> {
+        let mut runs = self.standby.take_short(most);
+        let taken: u64 = runs.iter().map(|run| run.len).sum();
+        let of_active = self.active.take_short(most - taken);
+        let zones: BTreeSet<PagId> = of_active.iter().map(|run| run.pag).collect();
+        zones.into_iter().for_each(|zone| self.settle(zone));
+        runs.extend(of_active);
+        runs
     }
 
     /// Cuts up to `len` blocks off, to be returned to the server.
@@ -161,6 +182,11 @@ impl DoublePool {
             let of_zone = (self.active.stock(zone), self.standby.stock(zone));
             assert!(of_zone.0 > 0 || of_zone.1 == 0, "zone {zone}: only the standby pool has any");
             (active, standby) = (active + of_zone.0, standby + of_zone.1);
+            for runs in [&self.active, &self.standby] {
+                let lens = runs.runs(zone).map(|run| run.len);
+                let short: u64 = lens.filter(|&len| len < SHORT).sum();
+                assert_eq!(runs.short(Some(zone)), short, "short runs of zone {zone}");
+            }
             // Of two runs that overlap one begins in the other.
             let in_both = |of: &FreeRuns, other: &FreeRuns| {
                 of.runs(zone).find(|run| other.holds(zone, run.addr.0))
@@ -196,14 +222,26 @@ impl Space for DoublePool {
 
     fn cut(&mut self, len: u64) -> Option<PagRun> {
         let (has_active, has_standby) = self.eligible();
+        if let Some((pag, addr)) = self.next
+            && self.prefer.is_none_or(|zone| zone == pag)
+            && let Some(run) = self.active.continue_at(pag, PagBlock(addr), len)
+        {
+            if run.len == len {
+                self.next = Some((pag, addr + len));
+                self.settle(pag);
+                return Some(run);
+            }
+            self.active.put(run);
+        }
         let is_longer = || self.standby.longest() > self.active.longest();
         if has_standby && (!has_active || self.active.longest() < len && is_longer()) {
-            let best = self.standby.cut(len)?;
+            let best = self.standby.cut_longest(len)?;
             let zone = best.pag;
             self.standby.put(best);
             self.swap(zone);
         }
-        let run = self.active.cut(len)?;
+        let run = self.active.cut_longest(len)?;
+        self.next = Some((run.pag, run.addr.0 + run.len));
         self.settle(run.pag);
         Some(run)
     }
@@ -298,6 +336,12 @@ mod tests {
             8 => match rng.below(3) {
                 0 => pools.cut_zone(zone, len).iter().for_each(|run| model.out(run, false)),
                 1 => pools.cut_last(len).iter().for_each(|run| model.out(run, false)),
+                _ if rng.one_in(2) => {
+                    let runs = pools.take_short(len);
+                    assert!(runs.iter().map(|run| run.len).sum::<u64>() <= len);
+                    assert!(runs.iter().all(|run| run.len < SHORT));
+                    runs.iter().for_each(|run| model.out(run, false));
+                }
                 _ if rng.one_in(4) => {
                     pools.take_zone(zone).iter().for_each(|run| model.out(run, false));
                     assert_eq!(pools.stock(zone), 0);
@@ -342,6 +386,24 @@ mod tests {
         pools.grant(run(900, 10));
         assert!(!pools.needs(PagId(1), 10));
         assert_eq!((pools.standby(), pools.cut(14)), (14, Some(run(900, 10))));
+    }
+
+    #[test]
+    fn blocks_of_removed_files_do_not_scatter_the_files_that_follow() {
+        let mut pools = DoublePool::default();
+        pools.grant(run(100, 100));
+        let files: Vec<PagRun> = (0..10).filter_map(|_| pools.cut(4)).collect();
+        files.iter().step_by(2).for_each(|file| pools.put(file.clone()));
+        assert_eq!((pools.cut(4), pools.cut(4)), (Some(run(140, 4)), Some(run(144, 4))));
+        assert_eq!((pools.free(), pools.short(None)), (72, 72), "52 and five of 4 blocks");
+        pools.grant(run(500, 200));
+        assert_eq!(pools.short(None), 72);
+        assert_eq!(
+            pools.take_short(30),
+            [run(100, 4), run(108, 4), run(116, 4), run(124, 4), run(132, 4)]
+        );
+        assert_eq!(pools.cut(4), Some(run(148, 4)));
+        pools.validate();
     }
 
     #[test]

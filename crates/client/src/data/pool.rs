@@ -167,7 +167,8 @@ impl Pool {
 
     /// How blocks are asked for that the pool lacks in total, of which it should have `wanted`.
     pub fn refill(&self, wanted: Wanted) -> Refill {
-        wanted.refill(self.available())
+        let short = self.inner.borrow().free.short(None);
+        wanted.refill(self.available().saturating_sub(short))
     }
 
     /// How blocks of this zone are asked for, of which the active and the standby pool have `share`
@@ -175,7 +176,7 @@ impl Pool {
     pub fn refill_zone(&self, pag: PagId, share: u64) -> Refill {
         let inner = self.inner.borrow();
         let wanted = Wanted { full: share, small: 0, streams: 0 };
-        match wanted.refill(inner.free.stock(pag)) {
+        match wanted.refill(inner.free.stock(pag) - inner.free.short(Some(pag))) {
             Refill::Enough if inner.free.needs(pag, share) => Refill::Rides,
             refill => refill,
         }
@@ -403,6 +404,10 @@ impl PoolState {
     /// Removes unreserved free runs beyond `keep` blocks.
     fn surplus(&mut self, keep: u64, out: &mut Vec<PoolRun>) {
         let mut surplus = self.blocks.saturating_sub(self.reserved).saturating_sub(keep);
+        let short = self.free.take_short(surplus);
+        surplus -= short.iter().map(|run| run.len).sum::<u64>();
+        self.blocks -= short.iter().map(|run| run.len).sum::<u64>();
+        out.extend(short.iter().map(PoolRun::from));
         while surplus > 0
             && let Some(run) = self.free.cut_last(surplus)
         {

@@ -10,12 +10,17 @@ use crate::mds::PagRun;
 /// Free runs that are examined for a good fit.
 const SCAN_MAX: usize = 64;
 
+/// A run with fewer blocks is short: 256 KiB. Small files in it are not written together.
+pub const SHORT: u64 = 64;
+
 /// Free runs, joined with their neighbours.
 #[derive(Default)]
 pub struct FreeRuns {
     /// By zone and first block: blocks.
     map: BTreeMap<(PagId, u64), u64>,
     total: u64,
+    /// Blocks of short runs, by zone.
+    short: BTreeMap<PagId, u64>,
     /// The zone that places are cut from, while it has any free block.
     pub prefer: Option<PagId>,
 }
@@ -33,24 +38,67 @@ impl FreeRuns {
             && pag == run.pag
             && start + before == addr
         {
-            self.map.remove(&(pag, start));
+            self.forget(pag, start);
             addr = start;
             len += before;
         }
-        if let Some(after) = self.map.remove(&(run.pag, run.addr.0 + run.len)) {
+        if let Some(after) = self.forget(run.pag, run.addr.0 + run.len) {
             len += after;
         }
-        self.map.insert((run.pag, addr), len);
+        self.note(run.pag, addr, len);
+    }
+
+    /// Enters a run that has no neighbours.
+    fn note(&mut self, pag: PagId, addr: u64, len: u64) {
+        self.map.insert((pag, addr), len);
+        if len < SHORT {
+            *self.short.entry(pag).or_default() += len;
+        }
+    }
+
+    /// Takes the run that begins there out of the list.
+    fn forget(&mut self, pag: PagId, addr: u64) -> Option<u64> {
+        let len = self.map.remove(&(pag, addr))?;
+        if len < SHORT {
+            *self.short.entry(pag).or_default() -= len;
+        }
+        Some(len)
+    }
+
+    /// Blocks of short runs of the zone; `None`: of all zones.
+    pub fn short(&self, pag: Option<PagId>) -> u64 {
+        match pag {
+            Some(pag) => self.short.get(&pag).copied().unwrap_or(0),
+            None => self.short.values().sum(),
+        }
+    }
+
+    /// Removes short runs with up to `most` blocks.
+    pub fn take_short(&mut self, most: u64) -> Vec<PagRun> {
+        let (mut out, mut left) = (Vec::new(), most);
+        if self.short(None) > 0 {
+            let mut is_taken = |len: u64| {
+                let is_taken = len < SHORT && len <= left;
+                left -= if is_taken { len } else { 0 };
+                is_taken
+            };
+            out.extend(self.map.extract_if(.., |_, len| is_taken(*len)).map(run_of));
+        }
+        for run in &out {
+            self.total -= run.len;
+            *self.short.entry(run.pag).or_default() -= run.len;
+        }
+        out
     }
 
     /// Cuts up to `len` blocks off the end of the last run.
     pub fn cut_last(&mut self, len: u64) -> Option<PagRun> {
-        let (&(pag, addr), have) = self.map.iter_mut().next_back()?;
-        let len = len.min(*have);
-        *have -= len;
-        let left = *have;
-        if left == 0 {
-            self.map.remove(&(pag, addr));
+        let (&(pag, addr), _) = self.map.iter().next_back()?;
+        let have = self.forget(pag, addr)?;
+        let len = len.min(have);
+        let left = have - len;
+        if left > 0 {
+            self.note(pag, addr, left);
         }
         self.total -= len;
         Some(PagRun { pag, addr: PagBlock(addr + left), len })
@@ -61,6 +109,7 @@ impl FreeRuns {
         let of_zone = self.map.extract_if((pag, 0)..=(pag, u64::MAX), |_, _| true);
         let runs: Vec<_> = of_zone.map(run_of).collect();
         self.total -= runs.iter().map(|run| run.len).sum::<u64>();
+        self.short.remove(&pag);
         runs
     }
 
@@ -116,12 +165,24 @@ impl FreeRuns {
         if pag != run.pag || start + len < to {
             return false;
         }
-        self.map.remove(&(pag, start));
+        self.forget(pag, start);
         self.total -= len;
         for (from, to) in [(start, from), (to, start + len)] {
             self.put(PagRun { pag, addr: PagBlock(from), len: to - from });
         }
         true
+    }
+
+    /// Cuts up to `len` blocks off the longest run; of many runs, only those at both ends count.
+    pub fn cut_longest(&mut self, len: u64) -> Option<PagRun> {
+        let zone = self.prefer.filter(|&zone| self.has(zone, 1));
+        let runs = match zone {
+            Some(zone) => self.map.range((zone, 0)..=(zone, u64::MAX)),
+            None => self.map.range(..),
+        };
+        let ends = runs.clone().rev().take(SCAN_MAX).chain(runs.take(SCAN_MAX));
+        let (&key, _) = ends.max_by_key(|(_, have)| **have)?;
+        self.cut_front(key, len)
     }
 
     fn of_zone(&self, pag: PagId) -> impl Iterator<Item = ((PagId, u64), u64)> {
@@ -140,10 +201,10 @@ impl FreeRuns {
 
     /// Cuts up to `len` blocks off the front of the run at `key`.
     fn cut_front(&mut self, key: (PagId, u64), len: u64) -> Option<PagRun> {
-        let have = self.map.remove(&key)?;
+        let have = self.forget(key.0, key.1)?;
         let len = len.min(have);
         if have > len {
-            self.map.insert((key.0, key.1 + len), have - len);
+            self.note(key.0, key.1 + len, have - len);
         }
         self.total -= len;
         Some(PagRun { pag: key.0, addr: PagBlock(key.1), len })
@@ -184,8 +245,9 @@ impl Space for FreeRuns {
         }
         // The part in front stays where it is.
         let front = have / 2;
-        self.map.insert(key, front);
-        self.map.insert((key.0, key.1 + front), have - front);
+        self.forget(key.0, key.1);
+        self.note(key.0, key.1, front);
+        self.note(key.0, key.1 + front, have - front);
         self.cut_front((key.0, key.1 + front), len)
     }
 
