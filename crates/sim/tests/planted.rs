@@ -69,7 +69,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::RequestNotHeard, 1, Invariant::Eviction),
     (Bug::ProbeSkipped, 1, Invariant::Slow),
     (Bug::RecallNotRepeated, 3, Invariant::Ends),
-    (Bug::HoarderKept, 42, Invariant::Room),
+    (Bug::HoarderKept, 24, Invariant::Room),
     (Bug::FreezeSkipped, 319, Invariant::Writer),
     (Bug::CookieRepeats, 1, Invariant::OneName),
     (Bug::SlowFlushFailed, 17, Invariant::Loss),
