@@ -284,6 +284,11 @@ impl Client {
         self.core.data().commit_counts()
     }
 
+    /// Is a write answered only when it is stable and committed?
+    pub fn commits_synchronously(&self) -> bool {
+        self.core.config.commit.sync
+    }
+
     /// What the client is doing.
     pub fn status(&self) -> ClientStatus {
         let core = &self.core;

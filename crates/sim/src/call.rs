@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use client::{Client, OpenFlags};
 use types::{Attr, Fault, FileKind, Ino};
 
 /// A name from the small set that the workload uses.
@@ -120,8 +121,8 @@ pub enum Op {
         tag: u32,
         /// The open file.
         file: FileNo,
-        /// It was opened O_SYNC.
-        sync: bool,
+        /// What it waits for.
+        until: Until,
     },
     /// Sets the size.
     Truncate(Ino, u64),
@@ -230,6 +231,16 @@ pub enum Op {
 }
 
 impl Op {
+    /// A write to an open file of an inode: at an offset, or appended; its length and its tag.
+    pub fn write(
+        (ino, file): (Ino, FileNo),
+        offset: Option<u64>,
+        (len, tag): (u32, u32),
+        until: Until,
+    ) -> Op {
+        Op::Write { ino, offset, len, tag, file, until }
+    }
+
     /// May it change anything that others can see?
     pub fn changes(&self) -> bool {
         !matches!(
@@ -312,7 +323,10 @@ impl Op {
     /// client's rights are recalled? A synchronous write is visible before its answer. So is a new
     /// size, which other processes of the host see.
     pub fn edits_unseen(&self) -> bool {
-        let seen = matches!(self, Op::Write { sync: true, .. } | Op::Truncate(..));
+        let seen = match self {
+            Op::Write { until, .. } => until.is_later(),
+            op => matches!(op, Op::Truncate(..)),
+        };
         self.edited().is_some() && !seen
     }
 
@@ -321,7 +335,7 @@ impl Op {
     pub fn reports(&self) -> Option<(Ino, bool)> {
         match self {
             Op::Fsync(ino, _) | Op::Close(ino, _) => Some((*ino, true)),
-            Op::Write { ino, sync: true, .. } => Some((*ino, false)),
+            Op::Write { ino, until, .. } if until.is_later() => Some((*ino, false)),
             _ => None,
         }
     }
@@ -338,6 +352,34 @@ impl Op {
             | Op::Allocate { file, .. } => Some(*file),
             _ => None,
         }
+    }
+}
+
+/// What a write waits for before it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Until {
+    /// Its bytes are accepted.
+    Accepted,
+    /// The data is stable, and the server has its commit (`commit=sync`). A crash of the server and
+    /// the client may take it again.
+    Committed,
+    /// It is durable (`O_SYNC`).
+    Durable,
+}
+
+impl Until {
+    /// What a write to a file that was opened with these flags waits for.
+    pub fn of(flags: OpenFlags, client: &Client) -> Until {
+        match flags.has(OpenFlags::DSYNC) {
+            true => Until::Durable,
+            false if client.commits_synchronously() => Until::Committed,
+            false => Until::Accepted,
+        }
+    }
+
+    /// May it fail after it took effect, and be seen before its answer?
+    pub fn is_later(self) -> bool {
+        self != Until::Accepted
     }
 }
 

@@ -8,8 +8,7 @@ use types::Duration;
 /// Separates the random numbers of commits from others.
 const COMMITTING: u64 = 0x636f_6d6d_6974_0000;
 
-/// How clients commit. Never synchronously: the model does not know yet that a write which was
-/// accepted may fail, and be seen all the same, without `O_SYNC`.
+/// How clients commit.
 pub(crate) fn commit(placing: u64) -> CommitPolicy {
     if placing == 0 {
         return CommitPolicy::default();
@@ -21,7 +20,7 @@ pub(crate) fn commit(placing: u64) -> CommitPolicy {
     };
     let (degree, tasks) = (choice(8), choice(3));
     let max_age = Duration::from_millis(50 << rng.below(6));
-    CommitPolicy { degree, tasks, max_age, ..CommitPolicy::default() }
+    CommitPolicy { sync: rng.one_in(4), degree, tasks, max_age }
 }
 
 /// Requests that the server works on at once.
@@ -39,7 +38,10 @@ mod tests {
         assert_eq!((commit(0), workers(0)), (CommitPolicy::default(), None));
         let one_worker = (1..200).filter(|placing| workers(*placing) == Some(1)).count();
         let single = (1..200).filter(|placing| commit(*placing).degree == Choice::Fixed(1)).count();
-        for (count, what) in [(one_worker, "one worker"), (single, "one by one")] {
+        let sync = (1..200).filter(|placing| commit(*placing).sync).count();
+        for (count, what) in
+            [(one_worker, "one worker"), (single, "one by one"), (sync, "commit=sync")]
+        {
             assert!((5..80).contains(&count), "{count} of 199: {what}");
         }
     }

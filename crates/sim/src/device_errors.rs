@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use types::{Fault, Ino};
 
-use crate::call::{Call, FileNo, Op, Outcome};
+use crate::call::{Call, FileNo, Op, Outcome, Until};
 use crate::content::{Content, Dirty, Edit};
 use crate::model::{Body, ContentLoss, FsState, NotDurable, Step, impossible};
 
@@ -211,7 +211,10 @@ impl FsState {
     /// A failed edit may have been done in part.
     fn partly_edited(&mut self, call: &Call) {
         // An asynchronous write fails before it changes anything.
-        let half = call.op.edited().filter(|_| !matches!(call.op, Op::Write { sync: false, .. }));
+        let half = call
+            .op
+            .edited()
+            .filter(|_| !matches!(call.op, Op::Write { until: Until::Accepted, .. }));
         let Some(ino) = half.filter(|ino| self.nodes.contains_key(ino)) else { return };
         let node = self.node(ino);
         let (Body::File(content), Some(edit)) = (&node.body, Edit::of(&call.op)) else { return };

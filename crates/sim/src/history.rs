@@ -8,7 +8,7 @@ use client::Edited;
 use env::sim::SimRng;
 use types::{Fault, FileKind, Ino, Transno};
 
-use crate::call::{Call, Op, Outcome};
+use crate::call::{Call, Op, Outcome, Until};
 use crate::events::{Applied, Event, Events};
 use crate::low_space::LowSpace;
 use crate::observed_order;
@@ -240,7 +240,7 @@ impl History {
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         let Op::Write { ino, offset, len, tag, file, .. } = op else { return };
         inner.count += 1;
-        let write = Op::Write { ino, offset, len, tag, file, sync: false };
+        let write = Op::write((ino, file), offset, (len, tag), Until::Accepted);
         let device = inner.failing > 0 || inner.failed_until > begun;
         let failed = if device { Outcome::DeviceFailed } else { Outcome::Failed(Fault::Io) };
         let steps = vec![(write, None), (Op::Fsync(ino, file), Some(failed))];

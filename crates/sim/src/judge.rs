@@ -575,8 +575,8 @@ impl Search<'_> {
         let Op::Damaged { ino: damaged, .. } = target.op else { return false };
         self.running.iter().any(|&index| {
             let other = &self.calls[index];
-            let Op::Write { ino, sync: true, .. } = other.op else { return false };
-            ino == damaged
+            let Op::Write { ino, until, .. } = other.op else { return false };
+            (ino, until.is_later()) == (damaged, true)
                 && other.client == target.client
                 && other.outcome == Some(Outcome::DeviceFailed)
                 && candidate.done.binary_search(&index).is_err()

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use types::limits::BLOCK_U64;
 use types::{Fault, Ino};
 
-use crate::call::{Call, FileNo, MAPPED, Op, Outcome};
+use crate::call::{Call, FileNo, MAPPED, Op, Outcome, Until};
 use crate::content::{Content, Dirty, Edit, blocks_of};
 use crate::model::{Body, ContentLoss, FsState, Node, NotDurable, Step, impossible, owner_of};
 
@@ -239,7 +239,8 @@ impl FsState {
                 Rc::make_mut(other).wrote_through(edit);
             }
             let dirty = node.dirtied_by(call.client, old);
-            let through = matches!(&call.op, Op::Write { sync: true, offset: Some(_), .. });
+            let through =
+                matches!(&call.op, Op::Write { until: Until::Durable, offset: Some(_), .. });
             if through && !call.guessed {
                 dirty.wrote_through(edit);
                 // None of it may be lost, whatever other clients lose.
@@ -369,7 +370,7 @@ impl FsState {
                 next.closed(call.client, file, ino);
             }
             // A synchronous write fails after it took effect.
-            if let Op::Write { sync: true, .. } = &call.op {
+            if matches!(&call.op, Op::Write { until, .. } if until.is_later()) {
                 let written = Call { outcome: Some(Outcome::Done), ..call.clone() };
                 return Some(match next.step(&written) {
                     Step::Next(other) => Step::Several(vec![next, other]),
@@ -418,7 +419,7 @@ impl FsState {
                     .collect()
             }
             // A part of a synchronous write may be stable before it ends.
-            Op::Write { offset: Some(offset), len, sync, .. } => {
+            Op::Write { offset: Some(offset), len, until, .. } => {
                 // Through the page cache a write goes out in several requests, and only the first
                 // may have gone.
                 let (first, end) = (*offset, offset + u64::from(*len));
@@ -431,10 +432,12 @@ impl FsState {
                     }
                     Rc::new(call)
                 };
-                let failed = sync.then(|| with(Outcome::DeviceFailed));
+                let failed = until.is_later().then(|| with(Outcome::DeviceFailed));
                 pages.chain([end]).map(part).chain(failed).collect()
             }
-            Op::Write { sync: true, .. } => vec![with(Outcome::Done), with(Outcome::DeviceFailed)],
+            Op::Write { until, .. } if until.is_later() => {
+                vec![with(Outcome::Done), with(Outcome::DeviceFailed)]
+            }
             // It may be done in part.
             Op::Allocate { .. } => vec![with(Outcome::Done), with(Outcome::NoRoom)],
             _ => vec![with(Outcome::Done)],

@@ -10,7 +10,9 @@ use env::sync::Permit;
 use types::limits::BLOCK_U64;
 use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner};
 
-use crate::call::{At, FileNo, LOCK_UNITS, MAPPED, NameNo, Op, Outcome, Seen, pattern, target_of};
+use crate::call::{
+    At, FileNo, LOCK_UNITS, MAPPED, NameNo, Op, Outcome, Seen, Until, pattern, target_of,
+};
 use crate::history::History;
 use crate::invariant::Invariant;
 use crate::kernel::Caches;
@@ -654,8 +656,8 @@ impl Mount {
         if self.is_bad(&file) {
             let (tag, at) = (self.number(), offset.or(Some(0)));
             // It does not reach a device.
-            let (ino, sync) = (file.ino, false);
-            let op = Op::Write { ino, offset: at, len, tag, file: file.number, sync };
+            let (ino, until) = (file.ino, Until::Accepted);
+            let op = Op::write((ino, file.number), at, (len, tag), until);
             let begun = self.begin(&op);
             self.end(begun, op, Outcome::Failed(Fault::Io));
             return Err(Fault::Io);
@@ -672,8 +674,8 @@ impl Mount {
         let start = offset.unwrap_or_else(|| self.vfs.size(file.ino));
         self.vfs.invalidate(file.ino, start, start + u64::from(len)).await;
         let tag = self.number();
-        let sync = file.flags.has(OpenFlags::DSYNC);
-        let op = Op::Write { ino: file.ino, offset, len, tag, file: file.number, sync };
+        let until = Until::of(file.flags, &self.client);
+        let op = Op::write((file.ino, file.number), offset, (len, tag), until);
         let mut data = self.env.buffer(len as usize);
         // The pattern ignores the offset, which an append learns too late.
         data.copy_from_slice(&pattern(tag, 0, len as usize));
@@ -697,8 +699,7 @@ impl Mount {
             let to = end.min(at / BLOCK_U64 * BLOCK_U64 + BLOCK_U64);
             let (tag, len) = (self.number(), (to - at) as u32);
             let number = MAPPED;
-            let op =
-                Op::Write { ino: file.ino, offset: Some(at), len, tag, file: number, sync: false };
+            let op = Op::write((file.ino, number), Some(at), (len, tag), Until::Accepted);
             let begun = self.begin(&op);
             let bytes = pattern(tag, 0, len as usize);
             let stored = self.vfs.store((file.ino, file.handle), at, &bytes).await;
@@ -721,8 +722,9 @@ impl Mount {
     /// A write has ended; `evictions` counts its client's lost sessions at its beginning, and
     /// write-back may have `carried` its bytes.
     fn write_ended(&self, of: (u64, u64), op: Op, carried: bool, written: Result<(), Fault>) {
-        let ((begun, evictions), is_sync) = (of, matches!(op, Op::Write { sync: true, .. }));
-        let lost = is_sync && self.client.status().evictions > evictions;
+        let (begun, evictions) = of;
+        let is_later = matches!(op, Op::Write { until, .. } if until.is_later());
+        let lost = is_later && self.client.status().evictions > evictions;
         match written {
             Err(Fault::Io) if carried || lost => self.history.end_failed_write(begun, op),
             _ => self.end(begun, op, done(written)),
@@ -732,9 +734,9 @@ impl Mount {
     /// write(2) through the page cache: for other clients each request is a write of its own.
     async fn write_through(&self, file: OpenFile, offset: u64, len: u32) -> Result<(), Fault> {
         let (mut at, end) = (offset, offset + u64::from(len));
-        let sync = file.flags.has(OpenFlags::DSYNC);
+        let until = Until::of(file.flags, &self.client);
         while at < end {
-            at = self.write_request(file, (at, end), sync, self.number()).await?;
+            at = self.write_request(file, (at, end), until, self.number()).await?;
         }
         Ok(())
     }
@@ -744,17 +746,11 @@ impl Mount {
         &self,
         file: OpenFile,
         (at, end): (u64, u64),
-        sync: bool,
+        until: Until,
         tag: u32,
     ) -> Result<u64, Fault> {
-        let op = |to: u64| Op::Write {
-            ino: file.ino,
-            offset: Some(at),
-            len: (to - at) as u32,
-            tag,
-            file: file.number,
-            sync,
-        };
+        let op =
+            |to: u64| Op::write((file.ino, file.number), Some(at), ((to - at) as u32, tag), until);
         let (begun, evictions) = (self.begin(&op(end)), self.client.status().evictions);
         let data = pattern(tag, 0, (end - at) as usize);
         let (to, carried, written) = self.vfs.write_pages((file.ino, file.handle), at, &data).await;
@@ -779,7 +775,8 @@ impl Mount {
         }
         let _locked = self.lock(&[file.ino]).await;
         let tag = self.number();
-        self.write_request(file, (offset, offset + u64::from(len)), false, tag).await?;
+        let until = Until::of(file.flags, &self.client);
+        self.write_request(file, (offset, offset + u64::from(len)), until, tag).await?;
         Ok(Some(pattern(tag, 0, len as usize)))
     }
 

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use redbud_sim::call::Until::{Accepted, Durable};
 use redbud_sim::call::{At, Call, Op, Outcome, Seen, pattern};
 use redbud_sim::judge::Judge;
 use redbud_sim::model::FsState;
@@ -66,7 +67,7 @@ impl Story {
 }
 
 fn write(tag: u32) -> Op {
-    Op::Write { ino: FILE, offset: Some(0), len: 10, tag, file: 1, sync: false }
+    Op::write((FILE, 1), Some(0), (10, tag), Accepted)
 }
 
 /// SEMANTICS 3.1.
@@ -93,7 +94,7 @@ fn write_survives_its_writer_once_synced_or_read() {
     assert!(!synced().read(1, None).holds());
     let seen = || Story::of_a_write().read(1, Some(5)).lost(true, 0);
     assert!(!seen().read(1, None).holds());
-    let through = Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 6, file: 1, sync: true };
+    let through = Op::write((FILE, 1), Some(0), (10, 6), Durable);
     let through = Story::of_a_write().then(0, through, Outcome::Done).lost(true, 0);
     assert!(!through.read(1, Some(5)).holds());
 }
@@ -102,8 +103,7 @@ fn write_survives_its_writer_once_synced_or_read() {
 #[test]
 fn write_makes_other_clients_other_blocks_not_stable() {
     let beside = |client, offset| {
-        let op =
-            Op::Write { ino: FILE, offset: Some(offset), len: 10, tag: 6, file: 2, sync: false };
+        let op = Op::write((FILE, 2), Some(offset), (10, 6), Accepted);
         Story::of_a_write().then(client, op, Outcome::Done)
     };
     let read = |story: Story, offset, tag: Option<u32>| {
@@ -134,7 +134,7 @@ fn write_makes_other_clients_other_blocks_not_stable() {
 #[test]
 fn extension_of_a_lost_writer_may_survive_in_part() {
     let write = |client, offset, len, tag| {
-        let op = Op::Write { ino: FILE, offset: Some(offset), len, tag, file: 1, sync: false };
+        let op = Op::write((FILE, 1), Some(offset), (len, tag), Accepted);
         move |story: Story| story.then(client, op, Outcome::Done)
     };
     let story = || {
@@ -159,7 +159,7 @@ fn extension_of_a_lost_writer_may_survive_in_part() {
 #[test]
 fn partly_failed_edit_joins_what_another_client_may_lose() {
     let punch = Op::Allocate { ino: FILE, mode: 3, offset: 0, len: 10, file: 2 };
-    let beside = Op::Write { ino: FILE, offset: Some(8192), len: 10, tag: 9, file: 2, sync: false };
+    let beside = Op::write((FILE, 2), Some(8192), (10, 9), Accepted);
     let story = |fails: Outcome, read: Option<u32>| {
         let story = Story::of_a_write().then(0, Op::Fsync(FILE, 1), Outcome::Done);
         let story = story.then(0, write(6), Outcome::Done).then(1, beside.clone(), Outcome::Done);
@@ -180,8 +180,8 @@ fn partly_failed_edit_joins_what_another_client_may_lose() {
 
 #[test]
 fn write_that_reports_an_earlier_loss_may_still_be_done() {
-    let sync = |tag| Op::Write { ino: FILE, offset: Some(0), len: 10, tag, file: 1, sync: true };
-    let plain = Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 8, file: 2, sync: false };
+    let sync = |tag| Op::write((FILE, 1), Some(0), (10, tag), Durable);
+    let plain = Op::write((FILE, 2), Some(0), (10, 8), Accepted);
     let damaged = Op::Damaged { ino: FILE, flush: true, told: vec![(1, false)] };
     let story = |fails: Outcome, tag| {
         let Story(mut calls) = Story::of_a_write();
@@ -280,7 +280,7 @@ fn unexplained_name_after(appends: usize) -> (Judge, bool) {
     let Story(mut calls) = Story::default().then(0, create, made);
     for client in 0..appends {
         let tag = client as u32 + 5;
-        let op = Op::Write { ino: FILE, offset: None, len: 10, tag, file: 1, sync: false };
+        let op = Op::write((FILE, 1), None, (10, tag), Accepted);
         calls.push(Call { client, ..call(op, Outcome::Done, (3, 20 + client as u64)) });
     }
     for (nth, ino) in [(0, Ino(70)), (1, Ino(71))] {
@@ -321,10 +321,10 @@ fn loss_is_reported_once_to_a_live_client() {
 
 #[test]
 fn fsync_without_a_loss_holds_after_an_append_at_one_of_two_ends() {
-    let longer = Op::Write { ino: FILE, offset: Some(8), len: 20, tag: 6, file: 2, sync: false };
+    let longer = Op::write((FILE, 2), Some(8), (20, 6), Accepted);
     let lost =
         |edits| Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits, late: false, next: None };
-    let append = Op::Write { ino: FILE, offset: None, len: 10, tag: 7, file: 3, sync: false };
+    let append = Op::write((FILE, 3), None, (10, 7), Accepted);
     // The second client was killed during its write: the file may have ended at 10 or at 28.
     let story = || {
         Story::of_a_write()
@@ -342,7 +342,7 @@ fn fsync_without_a_loss_holds_after_an_append_at_one_of_two_ends() {
 #[test]
 fn mmap_store_after_a_lost_session_does_not_extend_the_file() {
     use redbud_sim::call::MAPPED;
-    let store = Op::Write { ino: FILE, offset: Some(0), len: 8, tag: 6, file: MAPPED, sync: false };
+    let store = Op::write((FILE, MAPPED), Some(0), (8, 6), Accepted);
     let story = || {
         let mut story = Story::of_a_write().lost(false, 0);
         let Op::Lost { learned, .. } = &mut story.0[3].op else { unreachable!("it was lost") };
@@ -522,7 +522,7 @@ fn file_stays_open_when_the_name_it_was_opened_by_is_lost() {
         }
         let place = story.0.len() + 1;
         let mut story = story.then(0, by_name.clone(), found.clone()).lost(false, 8);
-        let write = Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 5, file: 2, sync: false };
+        let write = Op::write((FILE, 2), Some(0), (10, 5), Accepted);
         story = story.then(0, write, Outcome::Done);
         let now = 2 * story.0.len() as u64;
         let Op::Lost { learned, .. } = &mut story.0[place].op else { unreachable!("it was lost") };
@@ -770,9 +770,8 @@ fn failed_flush_may_lose_data_in_a_power_cut_after_its_client_died() {
 #[test]
 fn write_with_a_failed_flush_may_be_lost_in_a_power_cut_after_a_read() {
     let story = |stuck, left| {
-        let in_place =
-            Op::Write { ino: FILE, offset: Some(0), len: 10, tag: 6, file: 2, sync: true };
-        let appended = Op::Write { ino: FILE, offset: None, len: 10, tag: 7, file: 1, sync: false };
+        let in_place = Op::write((FILE, 2), Some(0), (10, 6), Durable);
+        let appended = Op::write((FILE, 1), None, (10, 7), Accepted);
         let read = || Op::Read { ino: FILE, offset: 0, len: 10 };
         let bytes = |tag| Outcome::Bytes(Rc::new(pattern(tag, 0, 10)));
         let damaged = Op::Damaged { ino: FILE, flush: true, told: vec![(2, false)] };
