@@ -397,8 +397,7 @@ pub trait FileContent {
     /// [`FileContent::flush`] it discards nothing: what the server cannot take now stays dirty.
     ///
     /// # Errors
-    /// Some of it is lost, now or earlier without a report to any process; or the server has had no
-    /// room for it for 5 s.
+    /// Some of it is lost now, or the server has had no room for it for 5 s.
     fn commit_accepted(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>>;
     /// Makes the data stable and commits everything that was accepted.
     ///

@@ -31,9 +31,6 @@ const CREDIT_STEP: u32 = 4;
 impl File {
     /// See [`crate::boundary::FileContent::commit_accepted`].
     pub(super) async fn commit_accepted(self: &Rc<Self>) -> Result<(), Fault> {
-        if self.acknowledge_loss() {
-            return Err(Fault::Io);
-        }
         for tries in 0.. {
             if self.is_settled() {
                 break;

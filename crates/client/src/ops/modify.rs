@@ -369,6 +369,9 @@ impl Core {
             self.inval_pages(&inode, (0, u64::MAX)).await;
         }
         let Some(data_lease) = inode.data_lease() else { return Ok(()) };
+        if data_lease.file.acknowledge_loss() {
+            return Err(Fault::Io);
+        }
         match data_lease.file.commit_accepted().await {
             // The file is gone, and the server will say so.
             Err(Fault::Stale) => Ok(()),
