@@ -23,23 +23,26 @@ const LETTERS: usize = 10;
 /// Bytes of an object.
 const OBJECT: usize = 32 << 10;
 
+/// What a worker does in the directory until it is over.
+pub type Work = fn(&Path, u64, &Files, &dyn Fn() -> bool) -> io::Result<()>;
+
 /// A file as its writer knows it; its content is the begin of `pattern(seed, tried)`.
 #[derive(Clone, Copy)]
-struct Known {
+pub struct Known {
     seed: u64,
     ino: u64,
     /// Bytes that were written, or were being written.
     tried: usize,
     /// Bytes whose writes have ended, and the close behind them.
-    written: usize,
+    pub written: usize,
     /// Bytes from the begin that fsync has acknowledged.
-    synced: usize,
+    pub synced: usize,
 }
 
-type Files = Arc<Mutex<BTreeMap<PathBuf, Known>>>;
+pub type Files = Arc<Mutex<BTreeMap<PathBuf, Known>>>;
 
 /// Writers in a directory of their own, until they are stopped.
-struct Load {
+pub struct Load {
     files: Files,
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -47,7 +50,7 @@ struct Load {
 }
 
 /// Writes bytes to the end of a file, and notes that.
-fn append(path: &Path, seed: u64, to: usize, sync: bool, files: &Files) -> io::Result<()> {
+pub fn append(path: &Path, seed: u64, to: usize, sync: bool, files: &Files) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     let metadata = file.metadata()?;
     let new = Known { seed, ino: metadata.ino(), tried: 0, written: 0, synced: 0 };
@@ -67,7 +70,7 @@ fn append(path: &Path, seed: u64, to: usize, sync: bool, files: &Files) -> io::R
 }
 
 /// Letters: made with fsync, read, made longer with fsync, and removed (Filebench's varmail).
-fn mail(dir: &Path, worker: u64, files: &Files, done: &dyn Fn() -> bool) -> io::Result<()> {
+pub fn mail(dir: &Path, worker: u64, files: &Files, done: &dyn Fn() -> bool) -> io::Result<()> {
     let path = |number: u64| dir.join(format!("{worker}-{number}"));
     for number in 0.. {
         let seed = worker * 1_000_000 + number;
@@ -87,7 +90,7 @@ fn mail(dir: &Path, worker: u64, files: &Files, done: &dyn Fn() -> bool) -> io::
 }
 
 /// Objects: made all over a tree, without fsync (000 §V).
-fn objects(dir: &Path, worker: u64, files: &Files, done: &dyn Fn() -> bool) -> io::Result<()> {
+pub fn objects(dir: &Path, worker: u64, files: &Files, done: &dyn Fn() -> bool) -> io::Result<()> {
     for number in 0.. {
         let seed = worker * 1_000_000 + number;
         let place = dir.join(format!("{}", seed.wrapping_mul(0x9e37_79b9) >> 7 & 15));
@@ -105,7 +108,7 @@ fn objects(dir: &Path, worker: u64, files: &Files, done: &dyn Fn() -> bool) -> i
 }
 
 impl Load {
-    fn start(dir: &Path, is_mail: bool) -> Load {
+    pub fn start(dir: &Path, todo: Work) -> Load {
         fs::create_dir(dir).unwrap();
         File::open(dir).unwrap().sync_all().unwrap();
         let (files, stop, done) = (Files::default(), Arc::default(), Arc::default());
@@ -118,8 +121,7 @@ impl Load {
                     done.fetch_add(1, Ordering::Relaxed);
                     stop.load(Ordering::Relaxed)
                 };
-                let work = if is_mail { mail } else { objects };
-                work(&dir, worker, &files, &is_over)
+                todo(&dir, worker, &files, &is_over)
             })
         };
         let workers = (0..WORKERS).map(work).collect();
@@ -127,7 +129,7 @@ impl Load {
     }
 
     /// Lets it run until it has done so much more.
-    fn work(&self, more: u64) {
+    pub fn work(&self, more: u64) {
         let until = self.done.load(Ordering::Relaxed) + more;
         eventually("the load makes progress", || {
             self.done.load(Ordering::Relaxed) >= until
@@ -136,7 +138,7 @@ impl Load {
     }
 
     /// Ends it without an error.
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for worker in self.workers.drain(..) {
             worker.join().unwrap().unwrap();
@@ -144,7 +146,7 @@ impl Load {
     }
 
     /// Its client was killed: each of its workers gets an error.
-    fn broken(&mut self) {
+    pub fn broken(&mut self) {
         for worker in self.workers.drain(..) {
             worker.join().unwrap().expect_err("it was at work");
         }
@@ -157,7 +159,7 @@ impl Load {
 
     /// Each file has at least `due` bytes, and none that were not written there. Returns how many
     /// files have less than was written.
-    fn verify(&self, round: u64, due: &dyn Fn(&Path, &Known) -> usize) -> u64 {
+    pub fn verify(&self, round: u64, due: &dyn Fn(&Path, &Known) -> usize) -> u64 {
         let mut lost = 0;
         for (path, known) in self.known() {
             let due = due(&path, &known);
@@ -195,7 +197,7 @@ fn what_kills_lose_under_mail_and_objects_was_listed_as_unsaved_or_is_newer() {
     for round in 0..kills {
         let dir = cluster.root().join(format!("round-{round}"));
         let is_mail = round % 2 == 0;
-        let mut load = Load::start(&dir, is_mail);
+        let mut load = Load::start(&dir, if is_mail { mail } else { objects });
         load.work(if is_mail { 20 } else { 60 } + round * 37 % 50);
         match round / 2 % 3 {
             0 => {

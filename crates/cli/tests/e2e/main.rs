@@ -48,4 +48,5 @@ mod slices;
 mod space;
 mod stopped;
 mod strangers;
+mod target_kills;
 mod user;
