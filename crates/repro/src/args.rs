@@ -35,6 +35,7 @@ disk. F4, F5 and F9 compare the embedded directories with the traditional layout
   F12 the commit queue and its tasks over time, under the loads of F10
   F13 commits in a request, by the number of requests that the server works on at once
   F14 writes of objects by threads, with journals inside and outside, and asynchronous commits
+  F15 a program that computes and writes checkpoints to objects, by commits; sizes of requests
 
 Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them."
 )]
@@ -194,6 +195,9 @@ pub enum Figure {
     /// Object bandwidth by journal (001 Fig. 6 to 8)
     #[value(name = "F14")]
     F14,
+    /// Checkpoints by commits, and sizes of requests (001 Fig. 9 to 11)
+    #[value(name = "F15")]
+    F15,
 }
 
 /// Arguments of `repro metarates`.

@@ -11,7 +11,7 @@ use env::sim::Price;
 use repro::alone::check_dir;
 use repro::figures::{
     F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F7, F7Delegation, F7Size, F8, F9, F10,
-    F10Size, F11, F11Size, F12, F12Size, F13, F13Size, F14, F14Size,
+    F10Size, F11, F11Size, F12, F12Size, F13, F13Size, F14, F14Size, F15, F15Size,
 };
 use repro::layouts::{Ground, Settings};
 use repro::streams::Files;
@@ -128,6 +128,7 @@ fn figures(args: &FigureArgs) -> Res<()> {
             Figure::F12 => f12(args)?,
             Figure::F13 => f13(args)?,
             Figure::F14 => f14(args)?,
+            Figure::F15 => f15(args)?,
         }
     }
     Ok(())
@@ -244,6 +245,12 @@ fn f13(args: &FigureArgs) -> Res<()> {
 fn f14(args: &FigureArgs) -> Res<()> {
     let figure = F14::measure(F14Size::PAPERS, &mut progress)?;
     draw(args, "F14", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f15(args: &FigureArgs) -> Res<()> {
+    let figure = F15::measure(F15Size::PAPERS, &mut progress)?;
+    draw(args, "F15", &figure.svg()?, &figure.to_json())?;
     print(&figure.text())
 }
 

@@ -9,6 +9,7 @@
 //! - the same run gives the same figures on every machine.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use env::sim::{DiskModel, Flash, HardDisk, SimDisk, SimOptions, SimWorld};
@@ -98,16 +99,18 @@ fn ssd() -> DiskModel {
     })
 }
 
-struct Target {
-    env: Env,
-    store: Rc<ObjectStore>,
+/// A target, and its devices.
+pub(crate) struct Target {
+    pub env: Env,
+    pub store: Rc<ObjectStore>,
+    disks: Vec<SimDisk>,
 }
 
 fn io(step: &str) -> impl Fn(std::io::Error) -> BenchError {
     move |error| BenchError(format!("{step}: {error}"))
 }
 
-fn refused(step: &str, error: &dyn std::fmt::Display) -> BenchError {
+pub(crate) fn refused(step: &str, error: &dyn std::fmt::Display) -> BenchError {
     BenchError(format!("{step}: {error}"))
 }
 
@@ -117,7 +120,7 @@ async fn open(env: &Env, name: &str) -> Res<Disk> {
 }
 
 impl Target {
-    async fn make(world: &SimWorld, number: usize, journal: Journal) -> Res<Target> {
+    pub async fn make(world: &SimWorld, number: usize, journal: Journal) -> Res<Target> {
         let env = world.node(&format!("oss{}", number % SERVERS));
         let (name, log_name) = (format!("tier{number}"), format!("journal{number}"));
         let disk = world.disk(&name, TIER_BYTES);
@@ -148,10 +151,41 @@ impl Target {
         let opened = ObjectStore::open(&env, &device, log_device.as_ref(), options).await;
         let store = opened.map_err(|error| refused("opening a target", &error))?;
         disk.set_model(tier());
+        let mut disks = vec![disk];
         if let Some(log) = log {
             log.set_model(ssd());
+            disks.push(log);
         }
-        Ok(Target { env, store })
+        Ok(Target { env, store, disks })
+    }
+
+    /// Requests that the devices have dispatched, by the power of two of their bytes.
+    pub fn add_requests(&self, sizes: &mut BTreeMap<u32, u64>) {
+        for report in self.disks.iter().filter_map(SimDisk::report) {
+            report
+                .sizes
+                .into_iter()
+                .for_each(|(size, count)| *sizes.entry(size).or_default() += count);
+        }
+    }
+
+    /// Writes a record of zeros to the object from `block` on, and waits until it is answered.
+    ///
+    /// # Errors
+    /// The target fails.
+    pub async fn record(&self, object: ObjectId, block: u64, asynchronous: bool) -> Res<()> {
+        let sums = vec![crc32c(&[0; BLOCK]); (RECORD / BLOCK_U64) as usize];
+        let asked = Asked { client: ClientId::NONE, slot: 0, seq: 0 };
+        let data = IoBuf::zeroed(RECORD as usize);
+        let number = match self.store.write(asked, object, block, data, &sums).await {
+            Ok(number) => number,
+            Err(fault) => return failed("writing a record", fault),
+        };
+        if !asynchronous {
+            let durable = self.store.engine().wait_durable(number).await;
+            durable.map_err(|error| refused("committing a record", &error))?;
+        }
+        Ok(())
     }
 }
 
@@ -207,23 +241,11 @@ async fn write(
     left: Rc<Cell<u64>>,
     asynchronous: bool,
 ) -> Res<()> {
-    let blocks = RECORD / BLOCK_U64;
-    let sums = vec![crc32c(&[0; BLOCK]); blocks as usize];
-    let (asked, object) = (Asked { client: ClientId::NONE, slot: 0, seq: 0 }, ObjectId(thread + 1));
     let mut block = 0;
     while left.get() > 0 {
         left.set(left.get() - 1);
-        let data = IoBuf::zeroed(RECORD as usize);
-        let written = target.store.write(asked, object, block, data, &sums).await;
-        let number = match written {
-            Ok(number) => number,
-            Err(fault) => return failed("writing a record", fault),
-        };
-        if !asynchronous {
-            let durable = target.store.engine().wait_durable(number).await;
-            durable.map_err(|error| refused("committing a record", &error))?;
-        }
-        block += blocks;
+        target.record(ObjectId(thread + 1), block, asynchronous).await?;
+        block += RECORD / BLOCK_U64;
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ pub mod cluster;
 pub mod couplet;
 pub mod figures;
 pub mod greet;
+pub mod gtc;
 pub mod inline;
 pub mod layouts;
 pub mod loads;

@@ -11,6 +11,7 @@ mod f11;
 mod f12;
 mod f13;
 mod f14;
+mod f15;
 mod f2;
 mod f3;
 mod f4;
@@ -32,6 +33,7 @@ pub use f11::{F11, Size as F11Size};
 pub use f12::{F12, Size as F12Size};
 pub use f13::{F13, Size as F13Size};
 pub use f14::{F14, Size as F14Size};
+pub use f15::{F15, Size as F15Size};
 
 use crate::layouts::Contender;
 
