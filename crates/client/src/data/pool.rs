@@ -166,8 +166,9 @@ impl Pool {
     }
 
     /// How blocks are asked for that the pool lacks in total, of which it should have `wanted`.
+    /// Short runs do not count, but for those beyond as much again: a zone may have no others.
     pub fn refill(&self, wanted: Wanted) -> Refill {
-        let short = self.inner.borrow().free.short(None);
+        let short = self.inner.borrow().free.short(None).min(wanted.full);
         wanted.refill(self.available().saturating_sub(short))
     }
 
@@ -176,7 +177,8 @@ impl Pool {
     pub fn refill_zone(&self, pag: PagId, share: u64) -> Refill {
         let inner = self.inner.borrow();
         let wanted = Wanted { full: share, small: 0, streams: 0 };
-        match wanted.refill(inner.free.stock(pag) - inner.free.short(Some(pag))) {
+        let short = inner.free.short(Some(pag)).min(share);
+        match wanted.refill(inner.free.stock(pag) - short) {
             Refill::Enough if inner.free.needs(pag, share) => Refill::Rides,
             refill => refill,
         }
@@ -472,6 +474,23 @@ mod tests {
         let runs = pool.allocate(&request(2, 0, 62, None), None, &mut b);
         assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), 62);
         assert_eq!(pool.blocks(), 0);
+    }
+
+    #[test]
+    fn short_runs_are_asked_for_at_most_twice() {
+        let pool = Pool::new(Policy::default());
+        let wanted = Wanted { full: 100, small: 10, streams: 0 };
+        let grant = |first: u64, runs: u64| {
+            let run = |n| PagRun { pag: PagId(0), addr: PagBlock(20 * n), len: 10 };
+            pool.grant(&(first..first + runs).map(run).collect::<Vec<_>>());
+        };
+        grant(0, 10);
+        assert_eq!(pool.refill(wanted), Refill::Own, "100 blocks that no stream can use");
+        grant(10, 10);
+        assert_eq!(pool.refill(wanted), Refill::Enough);
+        assert_eq!(pool.refill_zone(PagId(0), 200), Refill::Own);
+        assert_eq!(pool.refill_zone(PagId(0), 100), Refill::Enough);
+        pool.validate();
     }
 
     #[test]
