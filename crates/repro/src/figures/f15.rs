@@ -26,6 +26,9 @@ const LEAST_POWER: u32 = 12;
 /// That of the largest one, 1 MiB.
 const MOST_POWER: u32 = 20;
 
+/// A figure of a run.
+type Measure = fn(&Took) -> f64;
+
 /// How much is written.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 pub struct Size {
@@ -71,7 +74,7 @@ impl Run {
     }
 
     /// Percent more bandwidth.
-    fn more(&self, of: fn(&Took) -> f64) -> f64 {
+    fn more(&self, of: Measure) -> f64 {
         100.0 * (of(&self.took[1]) / of(&self.took[0]) - 1.0)
     }
 
@@ -155,8 +158,7 @@ impl F15 {
                 -paper,
                 met(run.gain() > paper)
             );
-            let means: [(&str, fn(&Took) -> f64); 2] =
-                [("mean", Took::mean), ("median", Took::median)];
+            let means: [(&str, Measure); 2] = [("mean", Took::mean), ("median", Took::median)];
             for ((name, of), paper) in means.into_iter().zip(BANDWIDTH) {
                 let more = run.more(of);
                 text += &format!(
