@@ -9,8 +9,8 @@
 //! - a block is in one of the two pools at most;
 //! - the standby pool has blocks of a zone only while the active one has some;
 //! - files that are written one after the other lie one behind the other, so their writes go
-//!   together. Short runs between them, of files that were removed before their commit, count for
-//!   no refill: they are used when nothing longer is left, and are the first to leave;
+//!   together. Short runs between them, of files that were removed before their commit, are used
+//!   when nothing longer is left, and are the first to leave;
 //! - a file goes on behind its last block, in whichever pool that place is, and a stream's window
 //!   lies where the longest run is: streams lie in one piece over the change of pools;
 //! - blocks that leave for the server are those of the standby pool, as long as it has any.
