@@ -156,9 +156,9 @@ impl File {
             state.punching.swap_remove(at.expect("it was in flight"));
             state.flights.remove(&id);
             if state.generation == generation {
-                if counts {
-                    state.add_stamps(self.ctx.env.now(), stamps);
-                }
+                // A size that grows again relies on a hole behind it, without another punch.
+                state.add_stamps(self.ctx.env.now(), stamps);
+                let counts = counts || from < state.size.div_ceil(BLOCK_U64);
                 match result {
                     Ok(()) | Err(Fault::Evicted) => {}
                     Err(fault) if counts => {
