@@ -502,6 +502,10 @@ pub struct TargetStatus {
     pub pinned_requests: usize,
     /// Their bytes in memory.
     pub pinned_bytes: u64,
+    /// Free blocks that the target keeps for this client.
+    pub granted_blocks: u64,
+    /// Those of them that accepted bytes need.
+    pub taken_blocks: u64,
     /// Sessions lost.
     pub evictions: u64,
 }

@@ -279,6 +279,8 @@ fn add_target(out: &mut Json, target: &TargetStatus) {
     out.text("last_committed", &target.last_committed.to_string());
     out.number("pinned_requests", target.pinned_requests as u64);
     out.number("pinned_bytes", target.pinned_bytes);
+    out.number("granted_blocks", target.granted_blocks);
+    out.number("taken_blocks", target.taken_blocks);
     out.number("unanswered", target.unanswered as u64);
     out.number("oldest_unanswered_ms", millis(target.oldest_unanswered));
     out.number("down_ms", millis(target.down));

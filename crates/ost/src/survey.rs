@@ -14,7 +14,7 @@ use std::rc::Rc;
 use env::Env;
 use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
 use proto::message::Principal;
-use proto::ost::{DESTROY_MAX, IO_BLOCKS_MAX, Op, OpReply, Ost};
+use proto::ost::{DESTROY_MAX, IO_BLOCKS_MAX, Op, OpReply, Ost, Statement};
 use proto::slots::SlotClass;
 use proto::wire::Bytes;
 use session::client::{Call, Session, done, result};
@@ -189,7 +189,7 @@ impl Survey {
         }
         let sums = data.chunks_exact(BLOCK).map(crc32c).collect();
         let may = self.may(object, WRITE);
-        let op = Op::Write { may, block, data: Bytes(data), sums };
+        let op = Op::Write { may, block, data: Bytes(data), sums, room: Statement::default() };
         done(&*session.call(Call { sync: self.plan.sync, ..call(op) }).await?)
     }
 

@@ -10,7 +10,10 @@
 //! - the bytes of a block travel with their CRC32C, from the client that wrote them to the one that
 //!   reads them: each receiver checks it;
 //! - repeating an operation in the order of a session changes nothing: a client that replays what
-//!   a target may have lost need not know what has survived.
+//!   a target may have lost need not know what has survived;
+//! - a *statement* says how many free blocks the client believes that the target keeps for it. Of
+//!   two statements the one with the higher number counts, in whatever order they arrive. So each
+//!   write corrects what both sides count, and a lost message leaks nothing.
 
 use types::{ClientId, ObjectId, Transno, Uuid};
 
@@ -20,7 +23,7 @@ use crate::wire::Bytes;
 use crate::{wire_enum, wire_struct};
 
 /// The version of the protocol that this code speaks.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Blocks of one read or write at most: 1 MiB.
 pub const IO_BLOCKS_MAX: u32 = 256;
@@ -54,6 +57,17 @@ wire_struct! {
         pub checksums: bool,
     }
 
+    /// What a client believes that a target keeps for it.
+    #[derive(Copy, Default)]
+    pub struct Statement {
+        /// Its place in the order of the client's statements; 0: it says nothing.
+        pub number: u64,
+        /// Free blocks, without those that the request takes which carries the statement.
+        pub blocks: u64,
+        /// More blocks that a request without an answer so far may bring.
+        pub asked: u64,
+    }
+
     /// Blocks of an object that hold something.
     pub struct ObjectRun {
         /// The first.
@@ -70,8 +84,11 @@ wire_enum! {
         /// each. Fresh blocks of the target take them, so a crash leaves the old or the new bytes.
         /// With [`message::Request::sync`] the answer says that they are durable (001, section 5,
         /// step 8), else that the device has the data (step 7a). Fails `NoSpace`; `Corrupt` if a
-        /// checksum differs, and nothing is written then. Reply `Done`.
-        Write = 1 { may: Capability, block: u64, data: Bytes, sums: Vec<u32>, },
+        /// checksum differs, and nothing is written then. Blocks that the target keeps for other
+        /// clients are not taken. Reply `Done`.
+        Write = 1 {
+            may: Capability, block: u64, data: Bytes, sums: Vec<u32>, room: Statement,
+        },
         /// Reads `len` blocks from `block` on, at most [`IO_BLOCKS_MAX`]. Reply `Data`. `Io` if
         /// a block cannot be read; `Corrupt` if one does not match its checksum.
         Read = 2 { may: Capability, block: u64, len: u32, },
@@ -98,6 +115,13 @@ wire_enum! {
         Goodbye = 11 {},
         /// The target's state as JSON (administrator). Reply `Text`.
         Status = 12 {},
+        /// Asks the target to keep `wanted` more free blocks for the client, and `needed` at least.
+        /// It waits until all clients from before a restart are back. `may` allows writes to some
+        /// object. Reply `Room`. `NoSpace` if there are not so many as are needed.
+        Reserve = 13 { may: Capability, room: Statement, needed: u64, wanted: u64, },
+        /// The client gives back what is above its statement. In its recovery it says what was kept
+        /// for it before the restart. Reply `Done`.
+        Hold = 14 { room: Statement, },
     }
 }
 
@@ -115,6 +139,8 @@ wire_enum! {
         Target = 4 { info: TargetInfo, },
         /// Text.
         Text = 5 { text: String, },
+        /// So many more free blocks are kept for the client.
+        Room = 6 { blocks: u64, },
     }
 }
 
@@ -145,13 +171,15 @@ impl Op {
             | Op::Punch { may, .. }
             | Op::Runs { may, .. }
             | Op::Destroy { may, .. }
-            | Op::Fence { may, .. } => Some(may),
+            | Op::Fence { may, .. }
+            | Op::Reserve { may, .. } => Some(may),
             Op::Statfs {}
             | Op::Sync {}
             | Op::Renew {}
             | Op::Recovered {}
             | Op::Goodbye {}
-            | Op::Status {} => None,
+            | Op::Status {}
+            | Op::Hold { .. } => None,
         }
     }
 }

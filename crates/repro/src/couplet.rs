@@ -14,7 +14,8 @@ use std::rc::Rc;
 
 use env::sim::{DiskModel, Flash, HardDisk, SimDisk, SimOptions, SimWorld};
 use env::{Disk, DiskOptions, Env, IoBuf};
-use ost::store::{Asked, FormatOptions, ObjectStore, Options};
+use ost::store::{Asked, FormatOptions, ObjectStore, Options, Room};
+use proto::ost::Statement;
 use serde::Serialize;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{ClientId, Duration, ObjectId, Uuid, crc32c};
@@ -177,7 +178,8 @@ impl Target {
         let sums = vec![crc32c(&[0; BLOCK]); (RECORD / BLOCK_U64) as usize];
         let asked = Asked { client: ClientId::NONE, slot: 0, seq: 0 };
         let data = IoBuf::zeroed(RECORD as usize);
-        let number = match self.store.write(asked, object, block, data, &sums).await {
+        let room = Room::Of(Statement::default());
+        let number = match self.store.write(asked, (object, block), data, &sums, room).await {
             Ok(number) => number,
             Err(fault) => return failed("writing a record", fault),
         };

@@ -40,6 +40,35 @@ fn targets(said: &str) -> Vec<Value> {
     devices.iter().map(|device| device["target"].clone()).filter(Value::is_object).collect()
 }
 
+/// A full target refuses a write at once; nothing that it took is lost, and what is there can be
+/// written again.
+#[test]
+fn full_target_refuses_the_write_and_not_the_fsync() {
+    let scratch = Scratch::new();
+    let said = local(
+        &scratch,
+        &["--osts", "1"],
+        r#"
+        redbud set-layout . --policy objects
+        head -c 4000000 /dev/urandom > $dir/wanted
+        n=0
+        while cp $dir/wanted f$n 2> $dir/why; do n=$((n + 1)); done
+        grep -o 'No space left on device' $dir/why
+        rm f$n
+        for at in $(seq 0 $((n - 1))); do sync f$at; cmp $dir/wanted f$at; done
+        dd if=/dev/zero of=fill bs=4k conv=fsync status=none 2>&1 | grep -o 'No space left' || true
+        tac $dir/wanted > $dir/other
+        dd if=$dir/other of=f0 bs=64k conv=notrunc,fsync status=none
+        cmp $dir/other f0
+        rm fill f1
+        sync .
+        cp $dir/wanted again && sync again && cmp $dir/wanted again
+        [ $n -gt 50 ] && echo several
+        "#,
+    );
+    assert_eq!(said, "No space left on device\nNo space left\nseveral\n");
+}
+
 #[test]
 fn files_lie_at_targets_over_kills_and_restarts() {
     let scratch = Scratch::new();

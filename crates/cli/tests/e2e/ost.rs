@@ -14,7 +14,7 @@ use env::{DriverKind, Env};
 use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
 use proto::frame::{Decoder, Received, encode};
 use proto::message::{CLIENT, Hello, Principal, Refused};
-use proto::ost::{Message, Op, OpReply, Ost};
+use proto::ost::{Message, Op, OpReply, Ost, Statement};
 use proto::slots::SlotClass;
 use proto::wire::Bytes;
 use rustix::process::Signal;
@@ -154,7 +154,7 @@ impl Client {
 
     fn write(may: Capability, block: u64, data: Vec<u8>) -> Op {
         let sums = data.chunks(BLOCK).map(crc32c).collect();
-        Op::Write { may, block, data: Bytes(data), sums }
+        Op::Write { may, block, data: Bytes(data), sums, room: Statement::default() }
     }
 
     async fn put(&self, object: u64, block: u64, data: Vec<u8>, sync: bool) -> Result<(), Fault> {
@@ -271,7 +271,13 @@ fn wrong_capabilities_fences_and_a_full_target_are_refused() {
             let refused = client.call(Client::write(may, 0, data()), false).await;
             assert_eq!(refused, Err(Fault::AccessDenied), "{may:?}");
         }
-        let damaged = Op::Write { may: good, block: 0, data: Bytes(data()), sums: vec![1] };
+        let damaged = Op::Write {
+            may: good,
+            block: 0,
+            data: Bytes(data()),
+            sums: vec![1],
+            room: Statement::default(),
+        };
         assert_eq!(client.call(damaged, false).await, Err(Fault::Corrupt));
 
         // Until there is no room, and then again when there is.

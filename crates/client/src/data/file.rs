@@ -302,6 +302,13 @@ impl FileState {
         self.ctime = Some(self.ctime.map_or(now, |ctime| ctime.max(now)));
     }
 
+    /// Splits off what blocks `[first, last)` need, as far as it is there.
+    pub fn split_reserved(&self, reserved: &mut Reservation, first: u64, last: u64) -> Reservation {
+        let mut part = reserved.split(self.layout.unplaced(first, last));
+        part.room = reserved.room.split(&self.layout.room_needed(first, last));
+        part
+    }
+
     /// Removes the dirty blocks of `[from, to)`; runs that reach beyond keep their other blocks.
     /// Returns the budget and the pool blocks that the removed ones held.
     pub fn cut_dirty(&mut self, from: u64, to: u64) -> Option<(Claim, Reservation)> {
@@ -322,7 +329,7 @@ impl FileState {
                     seq: run.seq,
                     wanted: run.wanted,
                     claim: run.claim.split(bytes as u64),
-                    reserved: run.reserved.split(state.layout.unplaced(first, last)),
+                    reserved: state.split_reserved(&mut run.reserved, first, last),
                     stream: run.stream,
                 };
                 state.dirty.insert(first, piece);

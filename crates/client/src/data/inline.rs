@@ -36,6 +36,7 @@ use super::context::Purpose;
 use super::file::{DirtyRun, File, FileState, PendingEdit};
 use super::inline_state::{Backing, drops_inline};
 use super::pool::Reservation;
+use super::target_room::Needs;
 use super::write::{Missing, PreparedWrite, Unreserved};
 use crate::boundary::Commit;
 
@@ -446,7 +447,8 @@ impl File {
                     break;
                 }
             }
-            let needed = Unreserved { missing: 1, range: (0, 1), tail: None };
+            let needed =
+                Unreserved { missing: 1, room: Needs::default(), range: (0, 1), tail: None };
             self.acquire_missing(&mut prepared, Missing::Space(needed)).await?;
         }
         self.enqueue();

@@ -125,6 +125,7 @@ impl File {
         state.next_flight += 1;
         state.writing.insert(start, end);
         state.flights.insert(id, placed.iter().map(|piece| piece.pag).collect());
+        let room = std::mem::take(&mut run.reserved.room);
         let DirtyRun { buf, claim, .. } = run;
         let generation = state.generation;
         let session = self.ctx.session.get();
@@ -135,7 +136,7 @@ impl File {
                 Some(object) => {
                     let of_object = |piece: PlacedPiece| piece.of_object();
                     let pieces = placed.into_iter().map(of_object).collect();
-                    this.write_object_pieces(session, object, pieces, buf).await
+                    this.write_object_pieces(session, object, pieces, (buf, room)).await
                 }
                 None => write_placed(&this.ctx, session, placed, buf).await,
             };
@@ -290,7 +291,8 @@ impl File {
                 state.add_stamps(self.ctx.env.now(), stamps);
                 match result {
                     // The eviction itself reports what it loses.
-                    Ok(()) | Err(Fault::Evicted) => {}
+                    Ok(()) => state.layout.set_placed(start, end),
+                    Err(Fault::Evicted) => {}
                     Err(fault) => {
                         self.fail_range(&mut state, start, end, fault.text());
                         // What a target had there before a hole must not come back.

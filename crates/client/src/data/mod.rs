@@ -58,6 +58,7 @@ mod stillness;
 mod striped;
 mod sync;
 mod target;
+mod target_room;
 mod transfers;
 mod validate;
 mod why;

@@ -33,6 +33,8 @@ use super::context::DataContext;
 use super::disks::DataDisk;
 use super::file::{File, FileState};
 use super::striped::{Object, range};
+use super::target_room::{Needs, Room};
+use super::write::Unreserved;
 use crate::api::Whence;
 use crate::waits::Wait;
 
@@ -79,6 +81,21 @@ impl FileState {
         self.punches.remove(BlockRange::new(from, to));
         self.layout.set_written(from, to, true);
         fresh
+    }
+
+    /// The room at targets that a write of `[from, to)` takes and that no dirty run has.
+    pub(super) fn unreserved_room(&self, from: u64, to: u64) -> Needs {
+        let mut needs = self.layout.room_needed(from, to);
+        let mut at = from;
+        while at < to
+            && !needs.is_empty()
+            && let Some((start, run)) = self.dirty_from(at, to)
+        {
+            let end = start + run.blocks();
+            needs.remove_all(&self.layout.room_needed(start.max(from), end.min(to)));
+            at = end;
+        }
+        needs
     }
 
     /// The hole that goes to the targets next.
@@ -192,7 +209,7 @@ impl File {
         session: u64,
         object: Rc<Object>,
         pieces: Vec<ObjectPiece>,
-        buf: IoBuf,
+        (buf, mut room): (IoBuf, Room),
     ) -> (Vec<(PagId, u64)>, Result<(), Fault>) {
         let most = IO_BLOCKS_MAX as usize * BLOCK;
         let buf = Rc::new(buf);
@@ -203,11 +220,13 @@ impl File {
                 let first = addr + ((from - bytes.start) / BLOCK) as u64;
                 let end = first + (bytes_here.len() / BLOCK) as u64;
                 let (this, object, buf) = (self.clone(), object.clone(), buf.clone());
+                let room = room.split(&Needs(vec![(pag, end - first)]));
                 writes.push(self.ctx.env.spawn_join(async move {
-                    let data = Some((buf, bytes_here));
+                    let data = Some((buf, bytes_here, room.at(pag)));
                     let blocks = (first, end);
-                    let stamp = this.change_object(session, pag, &object, blocks, data).await?;
-                    Ok((pag, stamp))
+                    let stamp = this.change_object(session, pag, &object, blocks, data).await;
+                    room.spend();
+                    Ok((pag, stamp?))
                 }));
             }
         }
@@ -222,19 +241,19 @@ impl File {
     }
 
     /// Writes blocks `[addr, end)` of the object, or makes them holes without `data`, provided that
-    /// at submission the lease is valid and the session is still that of the launch. A capability
-    /// that the target refuses is fetched anew once.
+    /// at submission the lease is valid and the session is still that of the launch. `data` says
+    /// how many of the blocks take room. A capability that the target refuses is fetched anew once.
     async fn change_object(
         self: &Rc<Self>,
         session: u64,
         pag: PagId,
         object: &Rc<Object>,
         (addr, end): (u64, u64),
-        data: Option<(Rc<IoBuf>, Range<usize>)>,
+        data: Option<(Rc<IoBuf>, Range<usize>, u64)>,
     ) -> Result<u64, Fault> {
         let ctx = &self.ctx;
         let disk = ctx.target_of(pag).await?;
-        let _held = disk.device.hold(data.as_ref().map_or(0, |(_, bytes)| bytes.len()));
+        let _held = disk.device.hold(data.as_ref().map_or(0, |(_, bytes, _)| bytes.len()));
         let place = (object.number.0, addr);
         let mut refreshed = false;
         loop {
@@ -269,6 +288,58 @@ impl File {
                 changed => return changed,
             }
         }
+    }
+
+    /// Takes the room at targets that a write lacks. A target that has none is asked which of the
+    /// blocks it has: to write them again takes no room.
+    pub(super) async fn take_room(self: &Rc<Self>, needed: &Unreserved) -> Result<Room, Fault> {
+        let object = self.state.borrow().object().ok_or(Fault::Evicted)?;
+        let _named = self.ctx.waits.begin(&self.ctx.env, Wait::Space);
+        let mut room = Room::default();
+        for &(pag, blocks) in &needed.room.0 {
+            let disk = self.ctx.target_of(pag).await?;
+            let take = async || disk.device.take_room(object.may.get(), pag, blocks).await;
+            match self.asking(&disk, &object, take).await {
+                Ok(more) => room.merge(more),
+                Err(Fault::NoSpace) if self.learn_placed(&object, pag, needed).await? => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(room)
+    }
+
+    /// Asks a target which of the blocks in `needed` it has. Returns whether that is news.
+    async fn learn_placed(
+        self: &Rc<Self>,
+        object: &Rc<Object>,
+        pag: PagId,
+        needed: &Unreserved,
+    ) -> Result<bool, Fault> {
+        let nth = object.targets.iter().position(|at| *at == pag).ok_or(Fault::Evicted)?;
+        let tail = needed.tail.map(|block| (block, block + 1));
+        let mut news = false;
+        for (from, to) in tail.into_iter().chain([needed.range]) {
+            let on_target = object.runs(from, to).into_iter().find(|run| run.0 == nth);
+            let Some((_, first, end)) = on_target else { continue };
+            let (mut at, mut found) = (first, Found::new(object));
+            while at < end
+                && let Some((begin, behind)) = found.run_from(self, object, nth, at).await?
+                && begin < end
+            {
+                let mut state = self.state.borrow_mut();
+                if state.object().is_none_or(|now| !Rc::ptr_eq(&now, object)) {
+                    return Err(Fault::Evicted);
+                }
+                let before = state.layout.room_needed(from, to);
+                for block in begin.max(at)..behind.min(end) {
+                    let block = object.file_block(nth, block);
+                    state.layout.set_placed(block, block + 1);
+                }
+                news |= state.layout.room_needed(from, to) != before;
+                at = behind;
+            }
+        }
+        Ok(news)
     }
 
     /// Reads whole blocks of the object.

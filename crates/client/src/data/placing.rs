@@ -39,7 +39,7 @@ impl File {
             let asked = {
                 let mut state = self.state.borrow_mut();
                 let stream = stream.filter(|_| self.ctx.rpc.is_open(self.ino));
-                self.place_request(&mut state, &class, needed, stream, done)
+                self.place_request(&mut state, &class, &needed, stream, done)
             };
             let Some(asked) = asked else { return self.ctx.reserve(&class, 1, None).await };
             let (this, of) = (self.clone(), class.clone());
@@ -60,7 +60,7 @@ impl File {
         &self,
         state: &mut FileState,
         class: &Class,
-        needed: Unreserved,
+        needed: &Unreserved,
         stream: Option<Stream>,
         mut done: u64,
     ) -> Option<PlaceRequest> {

@@ -19,6 +19,7 @@ use proto::prealloc::{Policy, Request, Space as _};
 use types::{FileBlock, Ino, PagId};
 
 use super::double_pool::{DoublePool, Refill, Wanted};
+use super::target_room::Room;
 use super::windows::Windows;
 
 /// A contiguous run of blocks.
@@ -51,11 +52,14 @@ pub(super) struct Pool {
     inner: RefCell<PoolState>,
 }
 
-/// A number of blocks that the pool keeps for the holder; returned when dropped.
+/// A number of blocks that the pool keeps for the holder, and room at targets; returned when
+/// dropped.
 pub(super) struct Reservation {
     pool: Rc<Pool>,
     blocks: u64,
     generation: u64,
+    /// Room at targets.
+    pub room: Room,
 }
 
 impl Reservation {
@@ -73,11 +77,17 @@ impl Reservation {
     pub fn split(&mut self, blocks: u64) -> Reservation {
         let blocks = blocks.min(self.blocks);
         self.blocks -= blocks;
-        Reservation { pool: self.pool.clone(), blocks, generation: self.generation }
+        Reservation {
+            pool: self.pool.clone(),
+            blocks,
+            generation: self.generation,
+            room: Room::default(),
+        }
     }
 
     /// Adds `other`.
     pub fn merge(&mut self, mut other: Reservation) {
+        self.room.merge(std::mem::take(&mut other.room));
         if self.blocks == 0 {
             self.generation = other.generation;
         }
@@ -211,7 +221,12 @@ impl Pool {
 
     /// A reservation of no blocks.
     pub fn no_blocks(self: &Rc<Self>) -> Reservation {
-        Reservation { pool: self.clone(), blocks: 0, generation: self.inner.borrow().generation }
+        Reservation {
+            pool: self.clone(),
+            blocks: 0,
+            generation: self.inner.borrow().generation,
+            room: Room::default(),
+        }
     }
 
     /// Reserves `blocks` if the pool has so many.
@@ -221,7 +236,8 @@ impl Pool {
             return None;
         }
         inner.reserved += blocks;
-        Some(Reservation { pool: self.clone(), blocks, generation: inner.generation })
+        let generation = inner.generation;
+        Some(Reservation { pool: self.clone(), blocks, generation, room: Room::default() })
     }
 
     /// Adds blocks that the server granted.

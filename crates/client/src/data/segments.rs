@@ -11,6 +11,7 @@ use proto::prealloc::Behind;
 use types::{FileBlock, PagBlock, PagId, Segment, SegmentState};
 
 use super::striped::{Object, Striped};
+use super::target_room::Needs;
 use super::why::Reasons;
 
 /// The place of a segment.
@@ -182,6 +183,18 @@ impl SegmentMap {
             .filter(|piece| !piece.mapped.is_some_and(|mapped| mapped.in_place()))
             .map(|piece| piece.to - piece.from)
             .sum()
+    }
+
+    /// The room at targets that a write of `[from, to)` takes; none unless it is an object file.
+    pub fn room_needed(&self, from: u64, to: u64) -> Needs {
+        self.striped.as_ref().map_or_else(Needs::default, |striped| striped.needs(from, to))
+    }
+
+    /// The targets have the blocks `[from, to)`, if it is an object file.
+    pub fn set_placed(&mut self, from: u64, to: u64) {
+        if let Some(striped) = &mut self.striped {
+            striped.set_placed(from, to);
+        }
     }
 
     /// Unmaps `[from, to)`; returns what was mapped there.

@@ -606,6 +606,7 @@ impl DataContext {
             let this = self.clone();
             self.env.spawn(async move { this.leave_zones().await });
         }
+        self.disks.devices().for_each(|device| device.give_room_back());
         for class in self.each_class() {
             if class.grants.is_expected() {
                 continue;

@@ -3,7 +3,8 @@
 //!
 //! Every block has a place from the beginning: the server gives no blocks, and a commit has no
 //! edits. A block that nobody has written is a hole of the object, and the target reads it as
-//! zeros. What this client knows to be zeros it does not read at all (`unwritten`).
+//! zeros. What this client knows to be zeros it does not read at all (`unwritten`). A block that
+//! the target is known to have (`placed`) takes no room there when it is written again.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,6 +16,10 @@ use proto::ranges::HeldRanges;
 use types::{BlockRange, HeldRange, ObjectId, PagId};
 
 use super::segments::{Mapped, Piece};
+use super::target_room::Needs;
+
+/// Ranges of blocks that are known to be at their targets, at most; others take room again.
+const PLACED_MAX: usize = 4096;
 
 /// The object of a file, and what this client may do with it.
 #[derive(Debug)]
@@ -95,12 +100,14 @@ pub(super) struct Striped {
     pub object: Rc<Object>,
     /// Blocks that read as zeros, whatever the targets have.
     unwritten: HeldRanges,
+    /// Blocks that the targets have.
+    placed: HeldRanges,
 }
 
 impl Striped {
     /// The layout of this object, of which nothing else is known.
     pub fn new(object: Rc<Object>) -> Striped {
-        Striped { object, unwritten: HeldRanges::default() }
+        Striped { object, unwritten: HeldRanges::default(), placed: HeldRanges::default() }
     }
 
     /// As [`super::segments::SegmentMap::piece_at`].
@@ -130,7 +137,28 @@ impl Striped {
             self.unwritten.remove(BlockRange::new(from, to));
         } else {
             self.unwritten.insert(range(from, to));
+            self.placed.remove(BlockRange::new(from, to));
         }
+    }
+
+    /// The targets have blocks `[from, to)`, but for those that are to be holes.
+    pub fn set_placed(&mut self, from: u64, to: u64) {
+        for part in self.unwritten.missing(BlockRange::new(from, to)) {
+            if self.placed.len() < PLACED_MAX {
+                self.placed.insert(range(part.from.0, part.to.0));
+            }
+        }
+    }
+
+    /// The room that a write of blocks `[from, to)` takes.
+    pub fn needs(&self, from: u64, to: u64) -> Needs {
+        let mut needs = Needs::default();
+        for part in self.placed.missing(BlockRange::new(from, to)) {
+            for (nth, first, end) in self.object.runs(part.from.0, part.to.0) {
+                needs.add(self.object.targets[nth], end - first);
+            }
+        }
+        needs
     }
 
     /// The blocks of `[from, to)` that are known to be zeros.

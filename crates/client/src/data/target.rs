@@ -28,9 +28,10 @@ use session::client::{
     Call, Config, Events, KeptLimits, ReadClientKeys, ReplayEntry, Session, Shared, result,
 };
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Epoch, Fault, ServerId, Uuid, crc32c};
+use types::{ClientId, Duration, Epoch, Fault, PagId, ServerId, Uuid, crc32c};
 
 use super::device::{DataDevice, Watch};
+use super::target_room::{Asking, Room, TargetRoom};
 use crate::api::{DeviceLoad, TargetStatus};
 
 /// Requests to one target that are kept until it has made them durable, and their bytes.
@@ -69,6 +70,8 @@ pub(super) struct TargetLink {
     why: RefCell<String>,
     /// Writes and bytes that went to it.
     sent: Cell<(u64, u64)>,
+    /// Free blocks that it keeps for this client.
+    room: Rc<TargetRoom>,
 }
 
 /// How all targets of a client are met.
@@ -108,6 +111,7 @@ impl DataDevice {
             closed: Cell::new(false),
             why: RefCell::default(),
             sent: Cell::default(),
+            room: Rc::default(),
         };
         let mut device = DataDevice::without_file(env, std::slice::from_ref(zone), path, watch);
         device.target = Some(link);
@@ -161,8 +165,8 @@ impl DataDevice {
         (self.link().log)(&format!("{zone}, target {}: {what}: {fault}", address(&path)));
     }
 
-    /// Writes whole blocks `bytes` of `buf` from block `addr` of the object on. Returns the stamp
-    /// of completion.
+    /// Writes whole blocks `bytes` of `buf` from block `addr` of the object on, `fresh` of which
+    /// take room that was taken for them. Returns the stamp of completion.
     ///
     /// # Errors
     /// `AccessDenied`: the capability is too old, or the client is fenced. `NoSpace`. Else `Io`.
@@ -170,7 +174,7 @@ impl DataDevice {
         &self,
         may: Capability,
         addr: u64,
-        (buf, bytes): (Rc<IoBuf>, Range<usize>),
+        (buf, bytes, fresh): (Rc<IoBuf>, Range<usize>, u64),
     ) -> Result<u64, Fault> {
         let sums: Vec<u32> = buf[bytes.clone()].chunks(BLOCK).map(crc32c).collect();
         let link = self.link();
@@ -178,7 +182,8 @@ impl DataDevice {
         link.sent.set((writes + 1, sent + bytes.len() as u64));
         for tries in 1.. {
             let (data, sums) = (Bytes(buf[bytes.clone()].to_vec()), sums.clone());
-            match self.ask(Op::Write { may, block: addr, data, sums }).await {
+            let room = link.room.statement(fresh);
+            match self.ask(Op::Write { may, block: addr, data, sums, room }).await {
                 Ok(_) => break,
                 // A bit has changed on the way.
                 Err(Fault::Corrupt) if tries < TRIES => {}
@@ -192,6 +197,68 @@ impl DataDevice {
             }
         }
         Ok(self.flushes_begun())
+    }
+
+    /// Takes room for `blocks` blocks of zone `pag`; asks the target for more if there is not so
+    /// much. `may` allows writes to some object.
+    ///
+    /// # Errors
+    /// `NoSpace`: the target has none. `AccessDenied`: the capability is too old, or the client is
+    /// fenced. `Interrupted`: the caller is gone. Else `Io`.
+    pub async fn take_room(
+        self: &Rc<Self>,
+        may: Capability,
+        pag: PagId,
+        blocks: u64,
+    ) -> Result<Room, Fault> {
+        let link = self.link();
+        loop {
+            let changed = link.room.changed.notified();
+            if let Some(room) = link.room.take(pag, blocks) {
+                if let Some(asking) = link.room.ask_ahead() {
+                    let this = self.clone();
+                    // A refusal is no news: the next write asks itself.
+                    self.env.spawn(async move { _ = this.ask_room(may, asking).await });
+                }
+                return Ok(room);
+            }
+            if let Some(asking) = link.room.ask(blocks) {
+                self.ask_room(may, asking).await?;
+                continue;
+            }
+            if link.closed.get() {
+                return Err(Fault::Io);
+            }
+            if link.shared.caller_is_gone() {
+                return Err(Fault::Interrupted);
+            }
+            changed.await;
+        }
+    }
+
+    async fn ask_room(&self, may: Capability, asking: Asking) -> Result<(), Fault> {
+        let Asking { said: room, needed, wanted, .. } = asking;
+        match self.ask(Op::Reserve { may, room, needed, wanted }).await {
+            Ok(OpReply::Room { blocks }) => asking.granted(blocks),
+            Ok(_) => return Err(Fault::Protocol),
+            Err(fault) => {
+                if fault == Fault::NoSpace {
+                    asking.refused();
+                }
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives room back to the target that was not used for a while.
+    pub(super) fn give_room_back(self: &Rc<Self>) {
+        let Some(room) = self.target.as_ref().and_then(|link| link.room.give_back()) else {
+            return;
+        };
+        let this = self.clone();
+        // If it is lost, the next statement says the same.
+        self.env.spawn(async move { _ = this.ask(Op::Hold { room }).await });
     }
 
     /// Makes blocks `[from, to)` of the object holes; `u64::MAX`: to the end. Returns the stamp of
@@ -307,6 +374,7 @@ impl DataDevice {
             status.pinned_requests = kept.requests;
             status.pinned_bytes = kept.bytes as u64;
             status.evictions = report.evictions;
+            (status.granted_blocks, status.taken_blocks) = link.room.counts();
         }
         Some(status)
     }
@@ -325,6 +393,7 @@ impl DataDevice {
             Some(session) => session.give_up(operation),
             None => link.opened.notify_all(),
         }
+        link.room.changed.notify_all();
     }
 
     /// Ends the session: the target forgets this client.
@@ -336,6 +405,7 @@ impl DataDevice {
             session.close().await;
         }
         link.opened.notify_all();
+        link.room.changed.notify_all();
     }
 
     /// Ends the session without a goodbye.
@@ -424,7 +494,7 @@ impl Events<Ost> for DataDevice {
     }
 
     fn reclaim(&self, _: ServerId, _: Epoch) -> Vec<Op> {
-        Vec::new()
+        vec![Op::Hold { room: self.link().room.statement_anew() }]
     }
 
     fn names_lost(&self, _: &Op) -> bool {
@@ -436,6 +506,7 @@ impl Events<Ost> for DataDevice {
     }
 
     fn evicted(&self, _: ServerId, _: ClientId, lost: &[ReplayEntry<Ost>]) {
+        self.link().room.forget();
         if !lost.is_empty() {
             self.lose_unflushed();
         }

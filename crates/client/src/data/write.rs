@@ -24,6 +24,7 @@ use super::launch::RUN_BLOCKS;
 use super::pool::Reservation;
 use super::read::Source;
 use super::segments::Mapped;
+use super::target_room::Needs;
 use crate::api::Edited;
 use crate::waits::Wait;
 
@@ -75,10 +76,12 @@ pub(super) enum Missing {
 }
 
 /// Blocks without a place, of which no dirty run has reserved one, and for which a write needs one.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Unreserved {
     /// How many more it has to reserve.
     pub missing: u64,
+    /// The room at targets that it lacks.
+    pub room: Needs,
     /// They are in this range, and are this one in front of it.
     pub range: (u64, u64),
     /// See `range`.
@@ -100,6 +103,14 @@ pub(super) struct PreparedWrite {
 impl PreparedWrite {
     fn new(claim: Claim, reserved: Reservation, stream: Option<Stream>) -> PreparedWrite {
         PreparedWrite { claim, reserved, fetched: Vec::new(), stream }
+    }
+
+    /// What it lacks of `need` blocks of the pool and of `room`.
+    fn lack(&self, need: u64, room: &Needs) -> Option<Unreserved> {
+        let missing = need.saturating_sub(self.reserved.blocks());
+        let room = self.reserved.room.lacks(room);
+        let lacks = missing > 0 || !room.is_empty();
+        lacks.then_some(Unreserved { missing, room, range: (0, 0), tail: None })
     }
 
     fn content(&self, block: u64) -> Option<&IoBuf> {
@@ -320,6 +331,9 @@ impl File {
     ) -> Result<(), Fault> {
         match missing {
             Missing::Nothing => {}
+            Missing::Space(needed) if !needed.room.is_empty() => {
+                prepared.reserved.room.merge(self.take_room(&needed).await?);
+            }
             Missing::Space(needed) if self.ctx.allocation.delegated => {
                 let (class, hint) = (self.class(), self.zone_hint());
                 let more = self.ctx.reserve(&class, needed.missing, hint).await?;
@@ -405,7 +419,8 @@ impl File {
             let (claim, reserved) = (prepared.claim.split(BLOCK_U64), self.pool().no_blocks());
             let fetched = prepared.fetched.extract_if(.., |f| f.block == block).collect();
             let mut sub = PreparedWrite { claim, reserved, fetched, stream: prepared.stream };
-            sub.reserved.merge(prepared.reserved.split(state.layout.unplaced(block, block + 1)));
+            let part = state.split_reserved(&mut prepared.reserved, block, block + 1);
+            sub.reserved.merge(part);
             self.put_zeros(state, sub, block * BLOCK_U64, old, (block + 1) * BLOCK_U64);
         }
         let (first, last) = blocks_of(offset, end);
@@ -515,6 +530,8 @@ impl File {
         let run = state.dirty.get_mut(&start).expect("given");
         let places = state.layout.unplaced(start, start + run.blocks());
         run.reserved.merge(prepared.reserved.split(places.saturating_sub(run.reserved.blocks())));
+        let room = run.reserved.room.lacks(&state.layout.room_needed(start, start + run.blocks()));
+        run.reserved.room.merge(prepared.reserved.room.split(&room));
         let at = (offset - start * BLOCK_U64) as usize;
         run.buf[at..at + data.len()].copy_from_slice(data);
     }
@@ -541,7 +558,7 @@ impl File {
         state.next_seq += 1;
         let run = DirtyRun {
             claim: prepared.claim.split(buf.len() as u64),
-            reserved: prepared.reserved.split(state.layout.unplaced(first, last)),
+            reserved: state.split_reserved(&mut prepared.reserved, first, last),
             buf,
             seq,
             wanted: false,
@@ -696,7 +713,7 @@ impl FileState {
     }
 
     /// The blocks that [`FileState::unreserved`] counts.
-    pub(super) fn unreserved_pieces(&self, needed: Unreserved) -> Vec<(u64, u64)> {
+    pub(super) fn unreserved_pieces(&self, needed: &Unreserved) -> Vec<(u64, u64)> {
         let mut out = Vec::new();
         let tail = needed.tail.map(|block| (block, block + 1));
         for (from, to) in tail.into_iter().chain([needed.range]) {
@@ -728,13 +745,14 @@ impl FileState {
         }
         let (first, last) = blocks_of(offset, end);
         let mut need = self.unreserved(first, last);
+        let mut room = self.unreserved_room(first, last);
         let stale_tail = self.stale_tail(offset);
         if let Some(block) = stale_tail {
             need += self.unreserved(block, block + 1);
+            room.add_all(&self.unreserved_room(block, block + 1));
         }
-        if need > prepared.reserved.blocks() {
-            let missing = need - prepared.reserved.blocks();
-            return Missing::Space(Unreserved { missing, range: (first, last), tail: stale_tail });
+        if let Some(lack) = prepared.lack(need, &room) {
+            return Missing::Space(Unreserved { range: (first, last), tail: stale_tail, ..lack });
         }
         let head = (!offset.is_multiple_of(BLOCK_U64)).then_some(first);
         let tail = (!end.is_multiple_of(BLOCK_U64)).then(|| last - 1);
@@ -751,10 +769,10 @@ impl FileState {
         if self.dirty_at(block).is_some() || self.is_clean_inline(block) {
             return Missing::Nothing;
         }
-        let need = self.unreserved(block, block + 1);
-        if need > prepared.reserved.blocks() {
-            let missing = need - prepared.reserved.blocks();
-            Missing::Space(Unreserved { missing, range: (block, block + 1), tail: None })
+        let (need, room) =
+            (self.unreserved(block, block + 1), self.unreserved_room(block, block + 1));
+        if let Some(lack) = prepared.lack(need, &room) {
+            Missing::Space(Unreserved { range: (block, block + 1), ..lack })
         } else if self.is_available(prepared, block) {
             Missing::Nothing
         } else {

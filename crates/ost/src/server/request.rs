@@ -13,7 +13,9 @@ use engine::cost::Cost;
 use env::IoBuf;
 use proto::capability::{Capability, READ, SERVE, WRITE};
 use proto::message::Peer;
-use proto::ost::{DESTROY_MAX, IO_BLOCKS_MAX, Message, Op, OpReply, Ost, Reply, Request};
+use proto::ost::{
+    DESTROY_MAX, IO_BLOCKS_MAX, Message, Op, OpReply, Ost, Reply, Request, Statement,
+};
 use proto::wire::Bytes;
 use session::server::SessionState;
 use session::server::recovery::replay::{KeptResults, ReplayDecision, Sending, decide};
@@ -22,7 +24,7 @@ use types::{ClientId, Fault, ObjectId, Transno, crc32c};
 
 use super::Server;
 use super::sessions::Session;
-use crate::store::Asked;
+use crate::store::{Asked, Room};
 
 /// Blocks of an object: as many as the largest file has.
 const OBJECT_BLOCKS: u64 = FILE_SIZE_MAX / BLOCK_U64;
@@ -148,12 +150,22 @@ impl Execution {
             return Err(Fault::NotPermitted);
         }
         match op {
-            Op::Write { may, block, data, sums } => self.write(may, block, data, &sums).await,
+            Op::Write { may, block, data, sums, room } => {
+                self.write(may, (block, room), data, &sums).await
+            }
             Op::Read { may, block, len } => self.read(may, block, len).await,
             Op::Punch { may, from, to } => self.punch(may, from, to).await,
             Op::Runs { may, from, max } => self.runs(may, from, max).await,
             Op::Destroy { may, objects } => self.destroy(may, &objects).await,
             Op::Fence { may, client } => self.fence(may, client).await,
+            Op::Reserve { may, room, needed, wanted } => {
+                self.reserve(may, room, needed, wanted).await
+            }
+            Op::Hold { room } => {
+                let anew = self.session.state() == SessionState::Recovering;
+                self.server.runtime.store.state_promise(self.session.client, room, anew);
+                Ok(OpReply::Done {})
+            }
             Op::Statfs {} => Ok(OpReply::Target { info: self.server.runtime.store.info() }),
             Op::Sync {} => {
                 self.awaited = self.awaited.max(self.session.last_transno());
@@ -163,6 +175,7 @@ impl Execution {
             Op::Recovered {} => {
                 if self.session.state() == SessionState::Recovering {
                     self.server.sessions.finish_recovery(&self.session);
+                    self.server.sessions.look_whether_settled();
                 }
                 Ok(OpReply::Done {})
             }
@@ -182,7 +195,7 @@ impl Execution {
     async fn write(
         &mut self,
         may: Capability,
-        block: u64,
+        (block, room): (u64, Statement),
         data: Bytes,
         sums: &[u32],
     ) -> Result<OpReply, Fault> {
@@ -208,8 +221,27 @@ impl Execution {
         let aligned = IoBuf::copy_of(&data.0);
         drop(data);
         let store = &server.runtime.store;
-        let written = store.write(self.asked(), may.object, block, aligned, sums).await;
+        let room = if self.is_replay() { Room::Repeated } else { Room::Of(room) };
+        let written = store.write(self.asked(), (may.object, block), aligned, sums, room).await;
         self.changed(written).await
+    }
+
+    async fn reserve(
+        &mut self,
+        may: Capability,
+        said: Statement,
+        needed: u64,
+        wanted: u64,
+    ) -> Result<OpReply, Fault> {
+        let server = self.server.clone();
+        server.access.check(&may, WRITE, false)?;
+        if said.number == 0 || needed > wanted {
+            return Err(Fault::Invalid);
+        }
+        server.sessions.recovered().await;
+        let client = self.session.client;
+        let given = server.runtime.store.promise(client, said, needed, wanted);
+        given.map(|blocks| OpReply::Room { blocks })
     }
 
     async fn read(&mut self, may: Capability, block: u64, len: u32) -> Result<OpReply, Fault> {

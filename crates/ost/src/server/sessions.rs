@@ -12,7 +12,8 @@
 //!
 //! Invariants:
 //! - a known client is absent, or has a session, or is being forgotten;
-//! - a client is forgotten when it has no request in flight: none keeps a reply of it afterwards.
+//! - a client is forgotten when it has no request in flight: none keeps a reply of it afterwards;
+//! - free blocks are kept for clients with a session only.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -114,6 +115,8 @@ pub struct Sessions {
     table: Table<Ost, Session>,
     /// Clients from before the restart that have not come back yet.
     absent: RefCell<BTreeMap<ClientId, ClientInfo>>,
+    /// Notified when no client may repeat anything any more.
+    settled: Notify,
 }
 
 impl Deref for Sessions {
@@ -128,7 +131,7 @@ impl Sessions {
     /// No sessions.
     pub fn new(runtime: Rc<Runtime>) -> Sessions {
         let table = Table::new(runtime.env.clone(), runtime.config.lease);
-        Sessions { runtime, table, absent: RefCell::default() }
+        Sessions { runtime, table, absent: RefCell::default(), settled: Notify::new() }
     }
 
     /// Reads the known clients from the store.
@@ -186,6 +189,24 @@ impl Sessions {
     /// May clients still repeat what they did before the restart?
     pub fn recovers(&self) -> bool {
         self.absent() > 0 || self.any(|session| session.state() == SessionState::Recovering)
+    }
+
+    /// Waits until no client may repeat anything any more.
+    pub async fn recovered(&self) {
+        loop {
+            let settled = self.settled.notified();
+            if !self.recovers() || self.runtime.is_stopping() {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Wakes those who wait for the end of the recovery, if it has ended.
+    pub fn look_whether_settled(&self) {
+        if !self.recovers() {
+            self.settled.notify_all();
+        }
     }
 
     /// Notifies quiet clients whose changes have become durable.
@@ -251,6 +272,7 @@ impl Sessions {
 
     /// Removes a client and its kept replies from the store.
     async fn forget(&self, client: ClientId) -> Result<Transno, Fault> {
+        self.runtime.store.forget_promise(client);
         let mut last = Transno::ZERO;
         loop {
             let step = self.runtime.engine().run(Cost::STEP, |txn| txn.drop_client(client)).await;
@@ -272,5 +294,6 @@ impl Sessions {
             assert!(!absent, "client {} is absent and here", session.client);
         });
         self.table.validate();
+        self.runtime.store.validate();
     }
 }

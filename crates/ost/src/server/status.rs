@@ -54,6 +54,7 @@ impl Server {
         out.number("read_blocks", counters.read_blocks);
         out.number("corrupt_blocks", counters.corrupt);
         out.number("held_blocks", counters.held_blocks);
+        out.number("promised_blocks", counters.promised_blocks);
         add_waits(out, "data", &counters.data);
         add_waits(out, "held", &counters.held);
         out.number("metadata_blocks", usage.blocks);

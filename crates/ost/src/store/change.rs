@@ -18,7 +18,7 @@ use types::{ClientId, Fault, ObjectId, Transno};
 
 use super::format::{BLOCKS_MAX, FENCED, FREE, OBJECTS, Run, Segment, object_key};
 use super::space::{HeldBy, give, joined, take};
-use super::{Asked, ObjectStore, map};
+use super::{Asked, ObjectStore, Room, map};
 
 /// A write that replaces nothing: nodes of five trees, a reply, a bitmap block.
 const WRITE: Cost = Cost { log_bytes: 48 << 10, dirty: 24, reserve: Reserve::None };
@@ -38,13 +38,14 @@ struct Fresh<'a> {
     sums: &'a [u32],
     /// Its number in flight.
     number: u64,
+    room: Room,
 }
 
 impl ObjectStore {
     /// Writes whole blocks (001, section 5, steps 3 to 6): when it returns, the device has the
     /// data, and the transaction commits behind it. `sums`: the CRC32C of each block, checked by
     /// the caller. Once it is polled, the write takes place even if its future is dropped, or not
-    /// at all.
+    /// at all. `room` says what it may take.
     ///
     /// # Errors
     /// `NoSpace`; `Invalid` for anything but whole blocks with a sum each; `Io` if the device
@@ -52,10 +53,10 @@ impl ObjectStore {
     pub async fn write(
         &self,
         asked: Asked,
-        object: ObjectId,
-        block: u64,
+        (object, block): (ObjectId, u64),
         data: IoBuf,
         sums: &[u32],
+        room: Room,
     ) -> Result<Transno, Fault> {
         let len = (data.len() / BLOCK) as u64;
         let whole = len > 0 && data.len().is_multiple_of(BLOCK) && sums.len() as u64 == len;
@@ -63,7 +64,7 @@ impl ObjectStore {
             return Err(Fault::Invalid);
         }
         let number = self.flight.number();
-        let write = Fresh { asked, object, block, len, sums, number };
+        let write = Fresh { asked, object, block, len, sums, number, room };
         let (runs, number_of_txn) = self.map_fresh(&write).await?;
         // Nothing waits between the transaction and this: the write is registered and begins.
         let (flight, engine) = (self.flight.clone(), self.engine.clone());
@@ -144,12 +145,17 @@ impl ObjectStore {
 
     /// Maps fresh blocks; `None` if too few can be taken now.
     fn replace(&self, txn: &mut Txn<'_>, write: &Fresh<'_>) -> Result<Option<Vec<Run>>, Stop> {
-        let Fresh { asked, object, block, len, sums, number } = *write;
+        let Fresh { asked, object, block, len, sums, number, room } = *write;
         self.space.release(txn.durable().lsn);
         let segments = map::overlapping(txn, object, block, block + len, len as usize)?;
         let replaced: u64 =
             segments.iter().map(|segment| segment.part(block, block + len).len).sum();
-        let spare = if replaced < len { self.space.reserve() } else { 0 };
+        let spare = match room {
+            Room::Of(_) if replaced < len => {
+                self.space.reserve() + self.promises.of_others(asked.client)
+            }
+            _ => 0,
+        };
         if self.space.free() < len.max(len - replaced + spare) {
             return Err(Fault::NoSpace.into());
         }
@@ -177,9 +183,13 @@ impl ObjectStore {
         let freed = self.free(txn, freed)?;
         keep_reply(txn, asked)?;
         let (space, flight, taken) = (self.space.clone(), self.flight.clone(), runs.clone());
+        let promises = self.promises.clone();
         txn.on_commit(move |made| {
             space.changed(made, &taken, &freed);
             flight.register(number, made.lsn, taken);
+            if let Room::Of(said) = room {
+                promises.state(asked.client, said, false);
+            }
         });
         Ok(Some(runs))
     }

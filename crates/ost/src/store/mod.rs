@@ -19,6 +19,7 @@
 //! | `check` | do all trees agree? |
 //! | `scrub` | does the content match its checksums? |
 //! | `space` | free and held content blocks |
+//! | `promises` | free blocks that are kept for clients |
 //! | `flight` | writes of content in flight, and the barrier before the log |
 
 mod change;
@@ -28,6 +29,7 @@ pub mod format;
 mod look;
 mod map;
 mod open;
+mod promises;
 pub mod scrub;
 mod space;
 
@@ -38,13 +40,14 @@ use std::rc::Rc;
 use engine::store::Store;
 use engine::store::barrier::{CommitStats, Waits};
 use env::IoBuf;
-use proto::ost::{ObjectRun, TargetInfo};
-use types::{ClientId, Epoch, Uuid};
+use proto::ost::{ObjectRun, Statement, TargetInfo};
+use types::{ClientId, Epoch, Fault, Uuid};
 
 #[cfg(test)]
 mod tests;
 
 use flight::Flight;
+use promises::{Promises, Supply};
 use space::Space;
 
 /// How to make a target.
@@ -85,6 +88,15 @@ pub struct Asked {
     pub seq: u32,
 }
 
+/// The room that a write takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// It was accepted before a restart: it takes what is free, also what is kept for others.
+    Repeated,
+    /// What is not kept for other clients. Its client has so much left behind it.
+    Of(Statement),
+}
+
 /// What a read has found.
 pub struct Found {
     /// The blocks that hold something, counted from the first one asked for.
@@ -101,6 +113,7 @@ pub struct ObjectStore {
     checksums: bool,
     engine: Store,
     space: Rc<Space>,
+    promises: Rc<Promises>,
     flight: Rc<Flight>,
     fenced: RefCell<BTreeSet<ClientId>>,
     counters: RefCell<Counters>,
@@ -131,6 +144,8 @@ pub struct Counters {
     pub held_blocks: u64,
     /// Runs of them.
     pub held_runs: u64,
+    /// Free blocks that are kept for clients.
+    pub promised_blocks: u64,
 }
 
 impl ObjectStore {
@@ -150,6 +165,41 @@ impl ObjectStore {
         }
     }
 
+    /// Keeps `wanted` more free blocks for a client, and `needed` at least. Returns how many.
+    ///
+    /// # Errors
+    /// `NoSpace` if there are not so many as are needed.
+    pub fn promise(
+        &self,
+        client: ClientId,
+        said: Statement,
+        needed: u64,
+        wanted: u64,
+    ) -> Result<u64, Fault> {
+        let usage = self.engine.usage();
+        let supply = Supply {
+            blocks: self.space.free().saturating_sub(self.space.reserve()),
+            nodes: usage.blocks_free.saturating_sub(usage.blocks_set_aside),
+        };
+        self.promises.give(client, said, (needed, wanted), supply).ok_or(Fault::NoSpace)
+    }
+
+    /// A client says what is kept for it. Only one that states it again after a restart (`anew`)
+    /// may say more than the store knows.
+    pub fn state_promise(&self, client: ClientId, said: Statement, anew: bool) {
+        self.promises.state(client, said, !anew);
+    }
+
+    /// The client is gone: nothing is kept for it any more.
+    pub fn forget_promise(&self, client: ClientId) {
+        self.promises.forget(client);
+    }
+
+    /// Checks the invariants of what is kept in memory.
+    pub fn validate(&self) {
+        self.promises.validate();
+    }
+
     /// UUID and name of the file system, and the epoch of this opening.
     pub fn identity(&self) -> (Uuid, String, Epoch) {
         let identity = self.engine.identity();
@@ -164,6 +214,7 @@ impl ObjectStore {
             in_flight: self.flight.in_flight(),
             held_blocks,
             held_runs,
+            promised_blocks: self.promises.total(),
             ..*self.counters.borrow()
         }
     }

@@ -167,6 +167,7 @@ impl ObjectStore {
             checksums: shape.checksums,
             engine,
             space,
+            promises: Rc::default(),
             flight,
             fenced: RefCell::new(fenced),
             counters: RefCell::new(Counters::default()),

@@ -17,7 +17,7 @@ async fn refused(client: &Client, may: Capability) {
         Op::Destroy { may, objects: vec![ObjectId(5)] },
         Op::Fence { may, client: ClientId(99) },
         match client.write_op(5, 0, 1, 9) {
-            Op::Write { block, data, sums, .. } => Op::Write { may, block, data, sums },
+            Op::Write { block, data, sums, room, .. } => Op::Write { may, block, data, sums, room },
             _ => unreachable!("it is a write"),
         },
     ];

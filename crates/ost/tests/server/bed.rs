@@ -9,7 +9,7 @@ use env::sync::oneshot;
 use env::{DiskOptions, Env};
 use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
 use proto::message::{Principal, Reply, Request};
-use proto::ost::{Op, OpReply, Ost, Push, PushReply};
+use proto::ost::{Op, OpReply, Ost, Push, PushReply, Statement};
 use proto::slots::SlotClass;
 use proto::wire::Bytes;
 use redbud_ost::server::{Config, Ost as Server, ServeError};
@@ -264,7 +264,13 @@ impl Client {
         let data: Vec<u8> =
             (block..block + len).flat_map(|at| content(object, at, version)).collect();
         let sums = data.chunks(BLOCK).map(crc32c).collect();
-        Op::Write { may: self.may(object, WRITE), block, data: Bytes(data), sums }
+        Op::Write {
+            may: self.may(object, WRITE),
+            block,
+            data: Bytes(data),
+            sums,
+            room: Statement::default(),
+        }
     }
 
     pub async fn write(

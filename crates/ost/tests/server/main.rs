@@ -5,4 +5,5 @@ mod access;
 mod bed;
 mod clients;
 mod restarts;
+mod room;
 mod writes;

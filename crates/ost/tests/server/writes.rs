@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use proto::capability::{READ, WRITE};
-use proto::ost::{IO_BLOCKS_MAX, ObjectRun, Op, OpReply};
+use proto::ost::{IO_BLOCKS_MAX, ObjectRun, Op, OpReply, Statement};
 use proto::wire::Bytes;
 use redbud_ost::server::MEMORY_MIN;
 use redbud_ost::survey::{Pass, Plan, Survey};
@@ -60,6 +60,7 @@ fn what_is_not_right_is_refused_and_changes_nothing() {
             block,
             data: Bytes(vec![1; bytes]),
             sums,
+            room: Statement::default(),
         };
         let far = u64::MAX - 1;
         let read = |block, len| Op::Read { may: client.may(5, READ), block, len };

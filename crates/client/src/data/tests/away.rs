@@ -97,9 +97,12 @@ fn target_that_was_never_there_fails_no_mount_and_is_used_when_it_comes() {
         let target = rig.server.targets[0].clone();
         target.kill();
         let file = rig.file(1);
-        rig.write(&file, 0, &[5; BLOCK]).await.unwrap();
-        let syncs = file.clone();
-        let sync = env.spawn_join(async move { syncs.fsync(false).await });
+        let writes = file.clone();
+        let sync = env.spawn_join(async move {
+            let data = IoBuf::copy_of(&[5; BLOCK]);
+            writes.write(Some(0), data, BLOCK, None).await.unwrap();
+            writes.fsync(false).await
+        });
         env.sleep(Duration::from_secs(30)).await;
         assert!(!sync.is_ready());
         assert_eq!(state(&rig, 1), "away");
@@ -182,7 +185,7 @@ fn write_that_a_target_cannot_repeat_is_reported_as_lost() {
 }
 
 #[test]
-fn full_target_fails_fsync_and_what_was_cut_off_before_does_not_come_back() {
+fn target_that_breaks_its_promise_fails_fsync_and_what_was_cut_off_does_not_come_back() {
     run(1014, setup(), |rig| async move {
         let file = rig.file(2);
         rig.write(&file, 0, &[1; 4 * BLOCK]).await.unwrap();

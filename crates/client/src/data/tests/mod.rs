@@ -15,6 +15,7 @@ mod place;
 mod placing;
 mod pools;
 mod queue;
+mod room;
 mod target;
 mod units;
 mod windows;

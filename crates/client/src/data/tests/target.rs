@@ -48,6 +48,8 @@ pub struct Target {
     pub refuses_replays: Cell<bool>,
     /// Blocks that it has room for.
     pub room: Cell<usize>,
+    /// Free blocks that it keeps for clients, and the numbers of their statements.
+    pub promises: RefCell<BTreeMap<ClientId, (u64, u64)>>,
     pub fenced: RefCell<BTreeSet<ClientId>>,
     /// Capabilities of earlier epochs are refused.
     pub epoch_min: Cell<u32>,
@@ -83,6 +85,7 @@ impl Target {
             faults: RefCell::default(),
             refuses_replays: Cell::new(false),
             room: Cell::new(usize::MAX),
+            promises: RefCell::default(),
             fenced: RefCell::default(),
             epoch_min: Cell::new(0),
             flips: Cell::new(0),
@@ -109,6 +112,7 @@ impl Target {
             disk.ends.insert(epoch, lsn);
             disk.epoch += 1;
             *self.now.borrow_mut() = (disk.blocks.clone(), lsn);
+            self.promises.borrow_mut().clear();
         }
         let server = Rc::new(Running {
             door: Door::new(env.clone(), None, Rc::new(|_| ())),
@@ -288,9 +292,36 @@ impl Running {
         left > 0
     }
 
-    fn execute_op(&self, op: &Op, replayed: bool) -> Result<OpReply, Fault> {
+    /// Keeps room for a client, as much as there is of what it wants.
+    fn promise(&self, client: ClientId, op: &Op) -> Result<OpReply, Fault> {
+        let promises = &mut *self.target.promises.borrow_mut();
+        let of_others = promises.iter().filter(|(of, _)| **of != client);
+        let others: u64 = of_others.map(|(_, (_, blocks))| blocks).sum();
+        let promise = promises.entry(client).or_default();
+        let (said, needed, wanted) = match op {
+            Op::Write { room, .. } | Op::Hold { room } => (*room, 0, 0),
+            Op::Reserve { room, needed, wanted, .. } => (*room, *needed, *wanted),
+            _ => return Ok(OpReply::Done {}),
+        };
+        if said.number > promise.0 {
+            *promise = (said.number, said.blocks + said.asked);
+        }
+        let used = self.target.now.borrow().0.len() as u64 + others + promise.1;
+        let left = (self.target.room.get() as u64).saturating_sub(used);
+        if needed > left {
+            return Err(Fault::NoSpace);
+        }
+        let blocks = wanted.min(left);
+        promise.1 += blocks;
+        Ok(OpReply::Room { blocks })
+    }
+
+    fn execute_op(&self, client: ClientId, op: &Op, replayed: bool) -> Result<OpReply, Fault> {
         self.check_may(op)?;
         let target = &self.target;
+        if matches!(op, Op::Reserve { .. }) {
+            return self.promise(client, op);
+        }
         let changes = <Ost as Peer>::may_change(op);
         if changes && let Some(fault) = target.faults.borrow_mut().pop_front() {
             return Err(fault);
@@ -300,7 +331,7 @@ impl Running {
         }
         let mut now = target.now.borrow_mut();
         match op {
-            Op::Write { may, block, data, sums } => {
+            Op::Write { may, block, data, sums, .. } => {
                 target.counts.borrow_mut().writes += 1;
                 assert!((1..=IO_BLOCKS_MAX as usize).contains(&sums.len()));
                 let mut bytes = data.0.clone();
@@ -318,6 +349,9 @@ impl Running {
                 for (at, bytes) in blocks {
                     now.0.insert((may.object, at), bytes.to_vec());
                 }
+                drop(now);
+                self.promise(client, op)?;
+                now = target.now.borrow_mut();
             }
             Op::Read { may, block, len } => {
                 target.counts.borrow_mut().reads += 1;
@@ -358,6 +392,10 @@ impl Running {
                 }
                 return Ok(OpReply::Runs { runs, end: true });
             }
+            Op::Hold { .. } => {
+                drop(now);
+                return self.promise(client, op).map(|_| OpReply::Done {});
+            }
             _ => return Ok(OpReply::Done {}),
         }
         now.1 += 1;
@@ -371,7 +409,7 @@ impl Running {
         let (mut results, mut transno, mut leaves) = (Vec::new(), Transno::ZERO, false);
         for op in &request.ops {
             let before = self.target.now.borrow().1;
-            let result = self.execute_op(op, replayed);
+            let result = self.execute_op(session.client, op, replayed);
             let lsn = self.target.now.borrow().1;
             if lsn > before {
                 transno = Transno { epoch: self.epoch(), lsn: Lsn(lsn) };

@@ -5,7 +5,7 @@ use env::IoBuf;
 use types::limits::BLOCK;
 use types::{Duration, ObjectId, crc32c};
 
-use super::{Disks, NOBODY, open, write};
+use super::{Disks, FREELY, NOBODY, open, write};
 
 /// Appends `count` times 1 MiB to one object; returns the bytes of the log for each, the groups,
 /// and the writes and flushes of the journal's disk.
@@ -18,7 +18,8 @@ fn append(count: u64, wait: bool) -> (u64, u64, u64, u64) {
         let before = journal.counts();
         for n in 0..count {
             let data = IoBuf::zeroed(256 * BLOCK);
-            let number = store.write(NOBODY, ObjectId(1), n * 256, data, &sums).await.unwrap();
+            let number =
+                store.write(NOBODY, (ObjectId(1), n * 256), data, &sums, FREELY).await.unwrap();
             if wait {
                 store.engine().wait_durable(number).await.unwrap();
             }

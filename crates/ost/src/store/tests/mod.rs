@@ -13,14 +13,17 @@ use std::rc::Rc;
 use engine::cost::Cost;
 use env::sim::{SimDisk, SimWorld};
 use env::{DiskOptions, Env, IoBuf};
+use proto::ost::Statement;
 use types::limits::BLOCK;
 use types::{ClientId, Duration, Fault, ObjectId, Uuid, crc32c};
 
-use super::{Asked, FormatOptions, ObjectStore, Options};
+use super::{Asked, FormatOptions, ObjectStore, Options, Room};
 
 const OPEN: DiskOptions = DiskOptions { write: true, exclusive: false };
 const OPTIONS: Options = Options { cache_bytes: 0, commit_interval: Duration::from_secs(1) };
 /// Nobody, whose answers are not kept.
+/// Nothing is kept for anybody.
+const FREELY: Room = Room::Of(Statement { number: 0, blocks: 0, asked: 0 });
 const NOBODY: Asked = Asked { client: ClientId::NONE, slot: 0, seq: 0 };
 /// Blocks of the front slice besides the log.
 const FRONT: u64 = 2048;
@@ -114,7 +117,7 @@ async fn write(
     version: u64,
 ) -> Result<types::Transno, Fault> {
     let (data, sums) = content(object, block, len, version);
-    store.write(NOBODY, ObjectId(object), block, data, &sums).await
+    store.write(NOBODY, (ObjectId(object), block), data, &sums, FREELY).await
 }
 
 /// What an object has: the version of each block that is no hole.

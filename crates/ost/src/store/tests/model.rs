@@ -5,7 +5,7 @@ use types::limits::BLOCK;
 use types::{ClientId, Fault, ObjectId};
 
 use super::super::{Asked, ObjectStore};
-use super::{Blocks, Disks, content, look, new_client, open};
+use super::{Blocks, Disks, FREELY, content, look, new_client, open};
 
 const OBJECTS: u64 = 6;
 const END: u64 = 200;
@@ -43,7 +43,7 @@ impl Work {
                 let (from, len) = (self.rng.below(END - 40), 1 + self.rng.below(40));
                 let (data, sums) = content(object, from, len, self.version);
                 let free = store.info().free;
-                match store.write(asked, ObjectId(object), from, data, &sums).await {
+                match store.write(asked, (ObjectId(object), from), data, &sums, FREELY).await {
                     Ok(_) => (from..from + len).for_each(|block| {
                         blocks.insert(block, self.version);
                     }),

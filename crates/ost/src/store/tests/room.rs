@@ -15,7 +15,7 @@ use super::super::format::{
     BLOCKS_MAX, Extent, FREE, OBJECTS, Run, SEGMENTS, SUMS, Segment, place_key,
 };
 use super::super::{Asked, FormatOptions, ObjectStore};
-use super::{Disks, NOBODY, OPTIONS, content, look, new_client, open, read_all, write};
+use super::{Disks, FREELY, NOBODY, OPTIONS, content, look, new_client, open, read_all, write};
 
 #[test]
 fn write_without_room_changes_nothing_and_one_over_others_still_finds_some() {
@@ -32,7 +32,7 @@ fn write_without_room_changes_nothing_and_one_over_others_still_finds_some() {
         let end = store.engine().log_end();
         let (data, sums) = content(1, blocks, 20, 1);
         let asked = Asked { client, slot: 0, seq: 1 };
-        let full = store.write(asked, ObjectId(1), blocks, data, &sums).await;
+        let full = store.write(asked, (ObjectId(1), blocks), data, &sums, FREELY).await;
         assert_eq!((full, store.engine().log_end()), (Err(Fault::NoSpace), end));
         assert_eq!((store.info().free, store.space.free()), (free, left));
         let kept = store.engine().run(Cost::READ, |txn| txn.reply(client, 0)).await.unwrap().0;
@@ -139,7 +139,7 @@ fn fences_and_kept_replies_survive_a_restart() {
         let client = new_client(&store).await;
         let (data, sums) = content(1, 0, 4, 1);
         let asked = Asked { client, slot: 5, seq: 8 };
-        store.write(asked, ObjectId(1), 0, data, &sums).await.unwrap();
+        store.write(asked, (ObjectId(1), 0), data, &sums, FREELY).await.unwrap();
         assert!(!store.is_fenced(ClientId(9)));
         store.fence(ClientId(9)).await.unwrap();
         store.fence(ClientId(9)).await.unwrap();

@@ -1,0 +1,101 @@
+//! Room that targets keep for what a client has accepted.
+
+use super::*;
+
+fn setup() -> Setup {
+    Setup { disks: 0, targets: 2, stripe: (2, 2), ..Setup::default() }
+}
+
+/// What a target keeps for this client.
+fn promised(rig: &Rig, nth: usize) -> u64 {
+    rig.server.targets[nth].promises.borrow().values().map(|(_, blocks)| blocks).sum()
+}
+
+fn counts(rig: &Rig, nth: usize) -> (u64, u64) {
+    let status = rig.ctx.devices()[nth].target.clone().unwrap();
+    (status.granted_blocks, status.taken_blocks)
+}
+
+#[test]
+fn full_target_refuses_the_write_and_takes_writes_over_what_it_has() {
+    run(1100, setup(), |rig| async move {
+        let file = rig.file(2);
+        rig.server.targets.iter().for_each(|target| target.room.set(3));
+        rig.write(&file, 0, &[1; 4 * BLOCK]).await.unwrap();
+        let full = rig.write(&file, 4 * BLOCK_U64, &[2; 4 * BLOCK]).await;
+        assert_eq!(full, Err(Fault::NoSpace), "two blocks for each target, and one has room");
+        rig.write(&file, 4 * BLOCK_U64, &[3; BLOCK]).await.unwrap();
+        rig.write(&file, 6 * BLOCK_U64, &[3; BLOCK]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Ok(true), "what was accepted has room");
+        assert_eq!(rig.write(&file, 5 * BLOCK_U64, &[4; 9]).await, Err(Fault::NoSpace));
+        for round in 5..8 {
+            if round == 7 {
+                // Another client recalls the file: what the targets have is not known any more.
+                file.flush().await.unwrap();
+                file.rights_lost(Rights::empty());
+                rig.acquire(&file);
+            }
+            rig.write(&file, 0, &[round; 4 * BLOCK]).await.unwrap();
+            rig.write(&file, 4 * BLOCK_U64 + 7, &[round; 99]).await.unwrap();
+            assert_eq!(file.fsync(false).await, Ok(true));
+        }
+        assert!(rig.server.seen(Ino(2))[..4 * BLOCK] == [7; 4 * BLOCK]);
+        file.set_size(0).await.unwrap();
+        assert_eq!(file.fsync(false).await, Ok(true));
+        rig.env.sleep(Duration::from_secs(3)).await;
+        rig.write(&file, 0, &[8; 4 * BLOCK]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Ok(true), "what was cut off has given its room back");
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
+fn room_is_spent_by_writes_and_given_back_by_an_idle_client() {
+    run(1101, setup(), |rig| async move {
+        let file = rig.file(2);
+        rig.write(&file, 0, &[1; 6 * BLOCK]).await.unwrap();
+        let (granted, taken) = counts(&rig, 0);
+        assert!(granted > 4 && taken > 0, "{granted} {taken}");
+        assert_eq!(file.fsync(false).await, Ok(true));
+        assert_eq!(counts(&rig, 0), (granted - 4, 0), "blocks 0, 1, 4 and 5 are there");
+        assert!(promised(&rig, 0) >= granted - 4);
+        rig.write(&file, 0, &[2; 6 * BLOCK]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Ok(true));
+        assert_eq!(counts(&rig, 0), (granted - 4, 0), "written again, they take no room");
+        assert_eq!(promised(&rig, 0), granted - 4, "both sides count the same");
+        file.set_size(0).await.unwrap();
+        rig.write(&file, 0, &[3; BLOCK]).await.unwrap();
+        assert_eq!(counts(&rig, 0).1, 1, "a block that was cut off takes room again");
+        file.set_size(0).await.unwrap();
+        assert_eq!(counts(&rig, 0).1, 0, "what is cut off before it is written needs none");
+        rig.env.sleep(Duration::from_secs(31)).await;
+        assert_eq!((counts(&rig, 0), counts(&rig, 1)), ((0, 0), (0, 0)));
+        assert_eq!((promised(&rig, 0), promised(&rig, 1)), (0, 0));
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
+fn room_is_stated_anew_to_a_target_that_was_restarted() {
+    run(1102, setup(), |rig| async move {
+        let file = rig.file(2);
+        let target = rig.server.targets[0].clone();
+        target.set_stalled(true);
+        rig.write(&file, 0, &[1; 2 * BLOCK]).await.unwrap();
+        file.launch_all();
+        rig.env.sleep(Duration::from_millis(300)).await;
+        let (granted, _) = counts(&rig, 0);
+        target.restart();
+        assert_eq!(promised(&rig, 0), 0);
+        target.set_stalled(false);
+        rig.write(&file, 4 * BLOCK_U64, &[2; BLOCK]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Ok(true));
+        assert!(target.counts.borrow().replays > 0, "the first write was not durable");
+        assert_eq!(counts(&rig, 0), (granted - 1, 0));
+        assert!(promised(&rig, 0) >= granted - 1);
+        rig.write(&file, 4 * BLOCK_U64, &[3; BLOCK]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Ok(true));
+        assert_eq!(promised(&rig, 0), granted - 1, "the next write corrects what is kept");
+        rig.finish(2048).await;
+    });
+}

@@ -1,0 +1,215 @@
+//! Free blocks that the target keeps for clients: no write fails for want of room after its client
+//! has accepted it.
+//!
+//! A client asks for room ahead of its writes, and spends it with them. Each of its requests that
+//! touches room carries a statement of what it has left (`proto::ost::Statement`). What is kept for
+//! a client is what its newest statement says, with what was given since. So a repeated or lost
+//! message, and blocks that a write turned out not to need, leak nothing. The promises are in
+//! memory: after a restart the clients state them again, and nobody is promised anything before
+//! all of them are back.
+//!
+//! Invariants:
+//! - the sum of all promises is kept beside them;
+//! - of two statements of a client the older one changes nothing;
+//! - a promise is made only of blocks that are free, not of the reserve and not promised;
+//! - so many blocks are promised at most as the free metadata blocks can map, one by one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use proto::ost::Statement;
+use types::ClientId;
+
+/// Content blocks that one free metadata block can certainly map, if each lies alone: with a
+/// segment, a group of checksums and a free run, in nodes that are half full.
+const MAPPED_BY_NODE: u64 = 8;
+/// Free metadata blocks that no promise counts on.
+const NODES_LEFT: u64 = 64;
+
+/// What is kept for a client.
+#[derive(Clone, Copy, Default)]
+struct Promise {
+    /// The number of the newest statement.
+    number: u64,
+    blocks: u64,
+    /// What a request for room that is on its way may bring, as that statement says.
+    expected: u64,
+    /// The last request for room, and what was given.
+    asked: u64,
+    given: u64,
+}
+
+impl Promise {
+    /// Blocks that nobody else may take.
+    fn kept(&self) -> u64 {
+        self.blocks.saturating_add(self.expected)
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Promises {
+    of: RefCell<BTreeMap<ClientId, Promise>>,
+    total: Cell<u64>,
+}
+
+/// What there is to promise.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Supply {
+    /// Free content blocks without the reserve.
+    pub blocks: u64,
+    /// Free metadata blocks.
+    pub nodes: u64,
+}
+
+impl Promises {
+    /// Blocks that are kept for all clients.
+    pub(super) fn total(&self) -> u64 {
+        self.total.get()
+    }
+
+    /// Blocks that are kept for others than this client.
+    pub(super) fn of_others(&self, client: ClientId) -> u64 {
+        self.total.get() - self.of.borrow().get(&client).map_or(0, Promise::kept)
+    }
+
+    fn change<T>(&self, client: ClientId, change: impl FnOnce(&mut Promise) -> T) -> T {
+        let mut of = self.of.borrow_mut();
+        let promise = of.entry(client).or_default();
+        let before = promise.kept();
+        let result = change(promise);
+        self.total.set((self.total.get() - before).saturating_add(promise.kept()));
+        result
+    }
+
+    /// A client says what is kept for it; with `lowers` that is never more than before.
+    pub(super) fn state(&self, client: ClientId, said: Statement, lowers: bool) {
+        if said.number == 0 || client == ClientId::NONE {
+            return;
+        }
+        self.change(client, |promise| {
+            if said.number > promise.number {
+                promise.number = said.number;
+                (promise.blocks, promise.expected) = match lowers {
+                    true => (said.blocks.min(promise.blocks), said.asked.min(promise.expected)),
+                    false => (said.blocks, said.asked),
+                };
+            }
+        });
+    }
+
+    /// A client asks for `wanted` more blocks, and `needed` at least; `None`: there are not so
+    /// many. The same request again has the same answer.
+    pub(super) fn give(
+        &self,
+        client: ClientId,
+        said: Statement,
+        (needed, wanted): (u64, u64),
+        supply: Supply,
+    ) -> Option<u64> {
+        let repeated = self.change(client, |promise| {
+            (promise.asked == said.number && said.number > 0).then_some(promise.given)
+        });
+        if repeated.is_some() {
+            return repeated;
+        }
+        self.state(client, said, false);
+        // This is the request that newer statements expect.
+        self.change(client, |promise| promise.expected = 0);
+        let most = supply.nodes.saturating_sub(NODES_LEFT).saturating_mul(MAPPED_BY_NODE);
+        let left = supply.blocks.min(most).saturating_sub(self.total.get());
+        if needed > left {
+            return None;
+        }
+        // The less there is, the less one client takes of it ahead of its needs.
+        let given = wanted.min(left / 4).max(needed);
+        self.change(client, |promise| {
+            promise.blocks += given;
+            (promise.asked, promise.given) = (said.number, given);
+        });
+        Some(given)
+    }
+
+    /// The client is gone.
+    pub(super) fn forget(&self, client: ClientId) {
+        if let Some(promise) = self.of.borrow_mut().remove(&client) {
+            self.total.set(self.total.get() - promise.kept());
+        }
+    }
+
+    /// Checks the invariants.
+    pub(super) fn validate(&self) {
+        let sum: u64 = self.of.borrow().values().map(Promise::kept).sum();
+        assert_eq!(sum, self.total.get(), "the sum of all promises");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ClientId = ClientId(1);
+    const B: ClientId = ClientId(2);
+
+    fn said(number: u64, blocks: u64) -> Statement {
+        Statement { number, blocks, asked: 0 }
+    }
+
+    fn supply(blocks: u64) -> Supply {
+        Supply { blocks, nodes: 1 << 20 }
+    }
+
+    #[test]
+    fn two_clients_never_get_more_than_there_is() {
+        let promises = Promises::default();
+        assert_eq!(promises.give(A, said(1, 0), (10, 1000), supply(100)), Some(25));
+        assert_eq!(promises.give(B, said(1, 0), (70, 1000), supply(100)), Some(70));
+        assert_eq!(promises.give(B, said(2, 70), (6, 6), supply(100)), None);
+        assert_eq!(promises.give(B, said(3, 70), (5, 6), supply(100)), Some(5));
+        assert_eq!((promises.of_others(A), promises.total()), (75, 100));
+        promises.forget(A);
+        assert_eq!(promises.total(), 75);
+        promises.validate();
+    }
+
+    #[test]
+    fn repeated_request_is_answered_as_before_and_old_statements_change_nothing() {
+        let promises = Promises::default();
+        assert_eq!(promises.give(A, said(4, 0), (10, 10), supply(100)), Some(10));
+        assert_eq!(promises.give(A, said(4, 0), (10, 10), supply(100)), Some(10));
+        assert_eq!(promises.total(), 10);
+        promises.state(A, said(6, 7), false);
+        promises.state(A, said(5, 9), false);
+        assert_eq!(promises.total(), 7);
+        promises.state(A, said(7, 9), true);
+        assert_eq!(promises.total(), 7, "who only gives back does not get more");
+        promises.state(A, said(8, 2), true);
+        assert_eq!(promises.total(), 2);
+        promises.state(A, said(0, 50), false);
+        assert_eq!(promises.total(), 2, "who says nothing keeps what it has");
+        promises.validate();
+    }
+
+    #[test]
+    fn request_that_newer_statements_have_overtaken_is_not_counted_twice() {
+        let promises = Promises::default();
+        promises.state(A, Statement { asked: 60, ..said(2, 30) }, false);
+        assert_eq!((promises.total(), promises.of_others(B)), (90, 90), "it may come");
+        assert_eq!(promises.give(A, said(1, 35), (60, 60), supply(100)), Some(60));
+        assert_eq!(promises.total(), 90);
+        promises.state(A, said(3, 90), false);
+        assert_eq!(promises.give(B, said(1, 0), (11, 11), supply(100)), None);
+        assert_eq!(promises.give(B, said(2, 0), (10, 10), supply(100)), Some(10));
+        promises.validate();
+    }
+
+    #[test]
+    fn no_more_is_promised_than_the_metadata_can_map() {
+        let promises = Promises::default();
+        let few = Supply { blocks: 1 << 20, nodes: NODES_LEFT + 2 };
+        assert_eq!(promises.give(A, said(1, 0), (2 * MAPPED_BY_NODE, 1 << 20), few), Some(16));
+        assert_eq!(promises.give(B, said(1, 0), (1, 1), few), None);
+        let none = Supply { nodes: NODES_LEFT - 1, ..few };
+        assert_eq!(Promises::default().give(B, said(1, 0), (1, 1), none), None);
+    }
+}

@@ -1,0 +1,105 @@
+//! Free blocks that a target keeps for its clients.
+
+use proto::capability::WRITE;
+use proto::ost::{Op, OpReply, Statement};
+use types::{Duration, Fault};
+
+use super::bed::{Bed, Client, LEASE, run};
+
+/// Asks for room: so much is needed, so much is wanted.
+async fn reserve(client: &Client, said: (u64, u64), sizes: (u64, u64)) -> Result<u64, Fault> {
+    let room = Statement { number: said.0, blocks: said.1, asked: 0 };
+    let may = client.may(1, WRITE);
+    let op = Op::Reserve { may, room, needed: sizes.0, wanted: sizes.1 };
+    match client.call(op, false).await? {
+        OpReply::Room { blocks } => Ok(blocks),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A write that leaves so much of what is kept for the client.
+async fn spend(client: &Client, at: u64, len: u64, left: (u64, u64)) -> Result<(), Fault> {
+    let mut op = client.write_op(1, at, len, 1);
+    if let Op::Write { room, .. } = &mut op {
+        *room = Statement { number: left.0, blocks: left.1, asked: 0 };
+    }
+    client.call(op, false).await.map(drop)
+}
+
+async fn free(bed: &Bed) -> u64 {
+    bed.status("free").await
+}
+
+#[test]
+fn what_is_kept_for_a_client_no_other_one_takes() {
+    run(40, |bed| async move {
+        let (a, b) = (bed.client("a", 7).await, bed.client("b", 8).await);
+        // So that the metadata could map all that is free.
+        for at in 0..30 {
+            b.write(3, at * 256, 256, 1, false).await.unwrap();
+        }
+        let all = free(&bed).await;
+        assert_eq!(reserve(&a, (1, 0), (100, u64::MAX)).await, Ok(all / 4), "not all to the first");
+        let given = reserve(&a, (2, all / 4), (all - all / 4 - 10, all)).await.unwrap();
+        assert_eq!(given, all - all / 4 - 10);
+        assert_eq!(reserve(&b, (1, 0), (11, 11)).await, Err(Fault::NoSpace));
+        assert_eq!(b.write(2, 0, 11, 1, false).await, Err(Fault::NoSpace));
+        b.write(2, 0, 10, 1, false).await.unwrap();
+        b.write(2, 0, 10, 2, false).await.unwrap();
+        spend(&a, 0, 200, (3, all - 210)).await.unwrap();
+        assert_eq!(b.write(2, 20, 1, 1, false).await, Err(Fault::NoSpace));
+        assert_eq!(reserve(&b, (2, 0), (1, 1)).await, Err(Fault::NoSpace));
+        // An older statement that arrives late, and then a client that gives back.
+        let hold = |number, blocks| Op::Hold { room: Statement { number, blocks, asked: 0 } };
+        a.call(hold(2, 0), false).await.unwrap();
+        assert_eq!(b.write(2, 20, 1, 1, false).await, Err(Fault::NoSpace));
+        a.call(hold(4, all), false).await.unwrap();
+        a.call(hold(5, 50), false).await.unwrap();
+        assert_eq!(bed.status("promised_blocks").await, 50);
+        b.write(2, 20, 100, 1, false).await.unwrap();
+        a.session.close().await;
+        assert_eq!(bed.status("promised_blocks").await, 0, "who leaves keeps nothing");
+    });
+}
+
+#[test]
+fn after_a_restart_nothing_is_promised_before_the_clients_are_back() {
+    run(41, |bed| async move {
+        let (a, b) = (bed.client("a", 7).await, bed.client("b", 8).await);
+        reserve(&a, (1, 0), (1000, 1000)).await.unwrap();
+        b.write(2, 0, 1, 1, true).await.unwrap();
+        bed.world.block("ost", "a");
+        bed.restart().await;
+        let asks = b.clone();
+        let asked = bed.env.spawn_join(async move { reserve(&asks, (1, 0), (1, 1)).await });
+        bed.env.sleep(Duration::from_secs(1)).await;
+        assert!(!asked.is_ready(), "the other client may have been promised everything");
+        bed.world.heal();
+        a.sync().await.unwrap();
+        assert_eq!(asked.await, Ok(1));
+        // One that never comes back is waited for one lease.
+        bed.world.block("ost", "a");
+        bed.restart().await;
+        let begin = bed.env.now();
+        assert_eq!(reserve(&b, (2, 1), (1, 1)).await, Ok(1));
+        assert!(bed.env.now().since(begin) <= LEASE + Duration::from_secs(2));
+        bed.world.heal();
+    });
+}
+
+#[test]
+fn requests_for_room_that_make_no_sense_are_refused() {
+    run(42, |bed| async move {
+        let a = bed.client("a", 7).await;
+        assert_eq!(reserve(&a, (0, 0), (1, 1)).await, Err(Fault::Invalid), "no number");
+        assert_eq!(reserve(&a, (1, 0), (2, 1)).await, Err(Fault::Invalid), "needs what it refuses");
+        assert_eq!(reserve(&a, (1, 0), (u64::MAX, u64::MAX)).await, Err(Fault::NoSpace));
+        let may = a.may(1, proto::capability::READ);
+        let room = Statement { number: 2, blocks: 0, asked: 0 };
+        let op = Op::Reserve { may, room, needed: 1, wanted: 1 };
+        assert_eq!(a.call(op, false).await.err(), Some(Fault::AccessDenied));
+        let op = Op::Hold { room: Statement { number: 3, blocks: u64::MAX, asked: 1 } };
+        a.call(op, false).await.unwrap();
+        assert_eq!(bed.status("promised_blocks").await, 0, "saying so gets nobody anything");
+    });
+}
