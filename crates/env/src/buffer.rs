@@ -137,6 +137,12 @@ impl IoBuf {
     }
 }
 
+impl AsRef<[u8]> for IoBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl Deref for IoBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {

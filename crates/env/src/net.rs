@@ -105,9 +105,8 @@ impl Stream {
                 start += sent;
                 continue;
             }
-            let op = self.0.env.submit(Op::Send { socket: self.0.handle.clone(), bytes, start });
-            let (result, payload) = op.await;
-            bytes = bytes_of(payload);
+            let result;
+            (result, bytes) = self.write_from(bytes, start).await;
             match result {
                 Ok(0) => {
                     bytes.clear();
@@ -122,6 +121,14 @@ impl Stream {
         }
         bytes.clear();
         (Ok(()), bytes)
+    }
+
+    /// Writes some of `bytes` from `start` on, when the socket takes any; returns how many, and the
+    /// buffer. Not while [`Stream::write_all`] is in progress.
+    pub async fn write_from(&self, bytes: Vec<u8>, start: usize) -> (io::Result<usize>, Vec<u8>) {
+        let op = self.0.env.submit(Op::Send { socket: self.0.handle.clone(), bytes, start });
+        let (result, payload) = op.await;
+        (result, bytes_of(payload))
     }
 
     /// Writes what the socket takes without waiting, and returns how much that was: perhaps

@@ -16,7 +16,6 @@ use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
 use proto::message::Principal;
 use proto::ost::{DESTROY_MAX, IO_BLOCKS_MAX, Op, OpReply, Ost, Statement};
 use proto::slots::SlotClass;
-use proto::wire::Bytes;
 use session::client::{Call, Session, done, result};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{ClientId, Duration, Epoch, Fault, ObjectId, crc32c};
@@ -189,7 +188,7 @@ impl Survey {
         }
         let sums = data.chunks_exact(BLOCK).map(crc32c).collect();
         let may = self.may(object, WRITE);
-        let op = Op::Write { may, block, data: Bytes(data), sums, room: Statement::default() };
+        let op = Op::Write { may, block, data: data.into(), sums, room: Statement::default() };
         done(&*session.call(Call { sync: self.plan.sync, ..call(op) }).await?)
     }
 
@@ -202,7 +201,7 @@ impl Survey {
             return Err(Fault::Protocol);
         };
         let mut wanted = [vec![0; BLOCK], vec![0; BLOCK]];
-        let mut found = data.0.chunks_exact(BLOCK).zip(sums);
+        let mut found = data.chunks_exact(BLOCK).zip(sums);
         for at in runs.iter().flat_map(|run| run.block..run.block + run.len) {
             let (bytes, sum) = found.next().ok_or(Fault::Protocol)?;
             for (again, wanted) in wanted.iter_mut().enumerate() {

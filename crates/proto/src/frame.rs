@@ -14,6 +14,7 @@
 //!   [`Received::Unknown`], because its sender must get an answer.
 
 use std::marker::PhantomData;
+use std::rc::Rc;
 
 use types::limits::FRAME_MAX;
 use types::{crc32c, crc32c_append};
@@ -28,6 +29,12 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"RBd1");
 pub const HEADER: usize = 12;
 /// Capacity that an empty decoder keeps, unless its user wants less.
 const SPARE_MAX: usize = 1 << 20;
+/// Payloads from here on stay in the buffer that they came in.
+const LARGE: usize = 64 << 10;
+/// Payloads up to here get room at once.
+const RESERVED_MAX: usize = 2 << 20;
+/// Room for what comes behind such a payload.
+const READ_BEHIND: usize = 4 << 10;
 /// Id of [`Message::Request`] on the wire.
 const REQUEST: u16 = 4;
 
@@ -89,6 +96,7 @@ impl<P: Peer> Decoder<P> {
     /// As [`Decoder::lend`]; an empty buffer keeps at most the capacity `spare`.
     pub fn lend_within(&mut self, spare: usize) -> Vec<u8> {
         self.compact();
+        self.reserve();
         if self.bytes.is_empty() && self.bytes.capacity() > spare {
             self.bytes = Vec::new();
         }
@@ -143,15 +151,29 @@ impl<P: Peer> Decoder<P> {
         if crc32c_append(crc32c(&tail[4..8]), payload) != word(8) {
             return Err(Malformed("a frame's checksum is wrong"));
         }
-        let received = match Message::get(&mut Reader::new(payload)) {
-            Ok(message) => Received::Message(message),
-            Err(malformed) => {
-                let (slot, seq) = request_head(payload).ok_or(malformed)?;
-                Received::Unknown { slot, seq }
-            }
-        };
-        self.start += HEADER + len;
-        Ok(Some(received))
+        if len < LARGE {
+            let received = received(Reader::new(payload))?;
+            self.start += HEADER + len;
+            return Ok(Some(received));
+        }
+        // The message keeps the buffer; what has arrived behind it goes on in another one.
+        let (begin, end) = (self.start + HEADER, self.start + HEADER + len);
+        let behind = self.bytes[end..].to_vec();
+        let frame = Rc::new(std::mem::replace(&mut self.bytes, behind));
+        self.start = 0;
+        received(Reader::of_frame(&frame, begin..end)).map(Some)
+    }
+
+    /// Makes room for the rest of a large frame at once, when its length is known.
+    fn reserve(&mut self) {
+        let Some(header) = self.bytes[self.start..].first_chunk::<HEADER>() else { return };
+        let word =
+            |at: usize| header[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
+        let len = word(4) as usize;
+        if word(0) == MAGIC && (LARGE..=RESERVED_MAX).contains(&len) {
+            let wanted = self.start + HEADER + len + READ_BEHIND;
+            self.bytes.reserve_exact(wanted.saturating_sub(self.bytes.len()));
+        }
     }
 
     fn compact(&mut self) {
@@ -164,9 +186,19 @@ impl<P: Peer> Decoder<P> {
     }
 }
 
+/// The message of a payload.
+fn received<P: Peer>(payload: Reader<'_>) -> Result<Received<P>, Malformed> {
+    match Message::get(&mut payload.clone()) {
+        Ok(message) => Ok(Received::Message(message)),
+        Err(malformed) => {
+            let (slot, seq) = request_head(payload).ok_or(malformed)?;
+            Ok(Received::Unknown { slot, seq })
+        }
+    }
+}
+
 /// Slot and sequence of a request, which are its first fields in every version.
-fn request_head(payload: &[u8]) -> Option<(u16, u32)> {
-    let mut reader = Reader::new(payload);
+fn request_head(mut reader: Reader<'_>) -> Option<(u16, u32)> {
     let id = u16::get(&mut reader).ok()?;
     let _len = u32::get(&mut reader).ok()?;
     (id == REQUEST).then_some(())?;

@@ -10,6 +10,7 @@
 
 pub mod capability;
 pub mod commit;
+pub mod content;
 pub mod frame;
 pub mod lease_client;
 pub mod lease_server;

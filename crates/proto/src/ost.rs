@@ -18,8 +18,8 @@
 use types::{ClientId, ObjectId, Transno, Uuid};
 
 use crate::capability::Capability;
+use crate::content::Content;
 use crate::message::{self, Notice, OBJECT_TARGET, Peer, Versions};
-use crate::wire::Bytes;
 use crate::{wire_enum, wire_struct};
 
 /// The version of the protocol that this code speaks.
@@ -87,7 +87,7 @@ wire_enum! {
         /// checksum differs, and nothing is written then. Blocks that the target keeps for other
         /// clients are not taken. Reply `Done`.
         Write = 1 {
-            may: Capability, block: u64, data: Bytes, sums: Vec<u32>, room: Statement,
+            may: Capability, block: u64, data: Content, sums: Vec<u32>, room: Statement,
         },
         /// Reads `len` blocks from `block` on, at most [`IO_BLOCKS_MAX`]. Reply `Data`. `Io` if
         /// a block cannot be read; `Corrupt` if one does not match its checksum.
@@ -132,7 +132,7 @@ wire_enum! {
         Done = 1 {},
         /// The blocks of a read that hold something: which ones, counted from its first block; all
         /// others are zeros. `data` has their bytes in that order, `sums` the CRC32C of each.
-        Data = 2 { runs: Vec<ObjectRun>, data: Bytes, sums: Vec<u32>, },
+        Data = 2 { runs: Vec<ObjectRun>, data: Content, sums: Vec<u32>, },
         /// Runs of blocks; `end`: there are no more behind them.
         Runs = 3 { runs: Vec<ObjectRun>, end: bool, },
         /// The target.
@@ -223,7 +223,7 @@ impl Peer for Ost {
 
     fn carried_bytes(op: &Op) -> usize {
         match op {
-            Op::Write { data, sums, .. } => data.0.len() + size_of_val(&sums[..]),
+            Op::Write { data, sums, .. } => data.len() + size_of_val(&sums[..]),
             Op::Destroy { objects, .. } => size_of_val(&objects[..]),
             _ => 0,
         }

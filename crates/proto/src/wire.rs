@@ -1,11 +1,16 @@
 //! The codec: little-endian fixed fields, counted sequences, and enums as
 //! ⟨id u16, length u32, fields⟩ so that a reader can skip what it does not know.
 
+use std::ops::Range;
+use std::rc::Rc;
+
 use types::{
     Ahead, Attr, BlockRange, Blocks, ClientId, Epoch, Fault, FileBlock, FileKind, HeldRange, Ino,
     LockOwner, Lsn, Name, ObjectId, PagBlock, PagId, Rights, Segment, SegmentState, ServerId,
     Timestamp, Transno, Uuid,
 };
+
+use crate::content::Content;
 
 /// Bytes that are not a message, with the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,12 +28,33 @@ impl std::error::Error for Malformed {}
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
+    /// The buffer that they are the last bytes of, before `end`.
+    frame: Option<(&'a Rc<Vec<u8>>, usize)>,
 }
 
 impl<'a> Reader<'a> {
     /// Reads from the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes }
+        Reader { bytes, frame: None }
+    }
+
+    /// Reads the bytes `range` of a frame; what is long in it need not be copied.
+    pub fn of_frame(frame: &'a Rc<Vec<u8>>, range: Range<usize>) -> Reader<'a> {
+        let end = range.end;
+        Reader { bytes: &frame[range], frame: Some((frame, end)) }
+    }
+
+    /// The next `len` bytes, as a part of the frame if there is one.
+    pub fn take_shared(&mut self, len: usize) -> Result<Content, Malformed> {
+        let behind = self.bytes.len();
+        let taken = self.take(len)?;
+        Ok(match self.frame {
+            Some((frame, end)) => {
+                let from = end - behind;
+                Content::part(frame.clone(), from..from + len)
+            }
+            None => Content::from(taken.to_vec()),
+        })
     }
 
     /// Bytes not read yet.

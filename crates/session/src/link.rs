@@ -1,8 +1,8 @@
 //! A stream after its handshake, clear or encrypted: what frames are written to and read from.
 //!
 //! Invariants:
-//! - a link without a handshake hands every byte on as it is, and costs nothing; of `greeting` its
-//!   bytes are copied once;
+//! - a link without encryption hands every byte on as it is, and copies nothing but what came or
+//!   was left with its handshake;
 //! - what is handed to an encrypted link leaves in this order: what the socket did not take
 //!   waits in front of the next write;
 //! - a link keeps less than one message of what has come, beside one read.
@@ -57,11 +57,18 @@ impl Link {
         self.secured.as_ref().is_some_and(|secured| secured.borrow().transport.is_some())
     }
 
+    /// What stands between the stream and the frames, if anything does.
+    fn secured(&self) -> Option<&Rc<RefCell<Secured>>> {
+        self.secured.as_ref().filter(|secured| !secured.borrow().is_plain())
+    }
+
     /// Appends what has arrived to `into`, and returns how many bytes came from the socket (about
     /// `max` at most); 0: the peer has closed the connection. As [`Stream::read`]; but if its
     /// future is dropped early, an encrypted link is unusable.
     pub async fn read(&self, mut into: Vec<u8>, max: usize) -> (io::Result<usize>, Vec<u8>) {
-        let Some(secured) = &self.secured else { return self.stream.read(into, max).await };
+        let Some(secured) = self.secured() else {
+            return self.stream.read(into, max).await;
+        };
         let mut arrived = secured.borrow().received.len();
         loop {
             let before = into.len();
@@ -84,7 +91,9 @@ impl Link {
     /// Writes all of `bytes`, behind what is left of earlier writes; returns the buffer, emptied,
     /// for reuse. If the future is dropped early, the link is unusable.
     pub async fn write_all(&self, mut bytes: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
-        let Some(secured) = &self.secured else { return self.stream.write_all(bytes).await };
+        let Some(secured) = self.secured() else {
+            return self.stream.write_all(bytes).await;
+        };
         let mut wire = match secured.borrow_mut().seal(&bytes) {
             Ok(wire) => wire,
             Err(error) => return (Err(error), bytes),
@@ -102,7 +111,7 @@ impl Link {
     /// over again. True: nothing is left here or in `bytes`. Not while [`Link::write_all`] is in
     /// progress.
     pub fn write_now(&self, bytes: &mut Vec<u8>) -> bool {
-        let Some(secured) = &self.secured else {
+        let Some(secured) = self.secured() else {
             let written = self.stream.write_now(bytes);
             if written == bytes.len() {
                 bytes.clear();
@@ -127,6 +136,18 @@ impl Link {
         secured.unsent.is_empty()
     }
 
+    /// Is every byte handed on as it is, so that [`Link::write_from`] may be used?
+    pub fn is_plain(&self) -> bool {
+        self.secured().is_none()
+    }
+
+    /// Writes some of `bytes` from `start` on, at least one, and returns how many. Only of a plain
+    /// link.
+    pub async fn write_from(&self, bytes: Vec<u8>, start: usize) -> (io::Result<usize>, Vec<u8>) {
+        debug_assert!(self.is_plain());
+        self.stream.write_from(bytes, start).await
+    }
+
     /// Bytes that were handed over and that the socket has not taken.
     pub fn unsent(&self) -> usize {
         self.secured.as_ref().map_or(0, |secured| secured.borrow().unsent.len())
@@ -144,6 +165,11 @@ impl Link {
 }
 
 impl Secured {
+    /// Is there nothing to decrypt or encrypt, and nothing in front of what comes next?
+    fn is_plain(&self) -> bool {
+        self.transport.is_none() && self.received.is_empty() && self.unsent.is_empty()
+    }
+
     /// Moves what can be read of what has come to `into`.
     fn open(&mut self, into: &mut Vec<u8>) -> Result<(), channel::Broken> {
         let Some(transport) = &mut self.transport else {

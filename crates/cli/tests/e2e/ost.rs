@@ -16,7 +16,6 @@ use proto::frame::{Decoder, Received, encode};
 use proto::message::{CLIENT, Hello, Principal, Refused};
 use proto::ost::{Message, Op, OpReply, Ost, Statement};
 use proto::slots::SlotClass;
-use proto::wire::Bytes;
 use rustix::process::Signal;
 use serde_json::Value;
 use session::client::{Call, Config, Session, Shared, result};
@@ -154,7 +153,7 @@ impl Client {
 
     fn write(may: Capability, block: u64, data: Vec<u8>) -> Op {
         let sums = data.chunks(BLOCK).map(crc32c).collect();
-        Op::Write { may, block, data: Bytes(data), sums, room: Statement::default() }
+        Op::Write { may, block, data: data.into(), sums, room: Statement::default() }
     }
 
     async fn put(&self, object: u64, block: u64, data: Vec<u8>, sync: bool) -> Result<(), Fault> {
@@ -168,7 +167,7 @@ impl Client {
             panic!("another reply");
         };
         let mut bytes = vec![0; len as usize * BLOCK];
-        let mut found = data.0.chunks_exact(BLOCK).zip(sums);
+        let mut found = data.chunks_exact(BLOCK).zip(sums);
         for at in runs.iter().flat_map(|run| run.block..run.block + run.len) {
             let (block, sum) = found.next().unwrap();
             assert_eq!(crc32c(block), sum);
@@ -274,7 +273,7 @@ fn wrong_capabilities_fences_and_a_full_target_are_refused() {
         let damaged = Op::Write {
             may: good,
             block: 0,
-            data: Bytes(data()),
+            data: data().into(),
             sums: vec![1],
             room: Statement::default(),
         };

@@ -20,10 +20,10 @@ use std::rc::{Rc, Weak};
 use env::sync::Notify;
 use env::{Env, IoBuf};
 use proto::capability::Capability;
+use proto::content::Content;
 use proto::mds::PagInfo;
 use proto::message::{Principal, Request};
 use proto::ost::{IO_BLOCKS_MAX, ObjectRun, Op, OpReply, Ost};
-use proto::wire::Bytes;
 use session::client::{
     Call, Config, Events, KeptLimits, ReadClientKeys, ReplayEntry, Session, Shared, result,
 };
@@ -181,7 +181,7 @@ impl DataDevice {
         let (writes, sent) = link.sent.get();
         link.sent.set((writes + 1, sent + bytes.len() as u64));
         for tries in 1.. {
-            let (data, sums) = (Bytes(buf[bytes.clone()].to_vec()), sums.clone());
+            let (data, sums) = (Content::part(buf.clone(), bytes.clone()), sums.clone());
             let room = link.room.statement(fresh);
             match self.ask(Op::Write { may, block: addr, data, sums, room }).await {
                 Ok(_) => break,
@@ -301,7 +301,7 @@ impl DataDevice {
         for tries in 1.. {
             let fault = match self.ask(Op::Read { may, block: addr, len }).await {
                 Ok(OpReply::Data { runs, data, sums }) => {
-                    match fill(buf, (&runs, &data.0, &sums)) {
+                    match fill(buf, (&runs, &data, &sums)) {
                         Ok(()) => break,
                         // A bit has changed on the way.
                         Err((_, Fault::Corrupt)) if tries < TRIES => continue,

@@ -12,11 +12,11 @@ use std::rc::Rc;
 use engine::cost::Cost;
 use env::IoBuf;
 use proto::capability::{Capability, READ, SERVE, WRITE};
+use proto::content::Content;
 use proto::message::Peer;
 use proto::ost::{
     DESTROY_MAX, IO_BLOCKS_MAX, Message, Op, OpReply, Ost, Reply, Request, Statement,
 };
-use proto::wire::Bytes;
 use session::server::SessionState;
 use session::server::recovery::replay::{KeptResults, ReplayDecision, Sending, decide};
 use types::limits::{BLOCK, BLOCK_U64, COMPOUND_OPS_MAX, FILE_SIZE_MAX};
@@ -196,29 +196,29 @@ impl Execution {
         &mut self,
         may: Capability,
         (block, room): (u64, Statement),
-        data: Bytes,
+        data: Content,
         sums: &[u32],
     ) -> Result<OpReply, Fault> {
         let server = self.server.clone();
         let _change = server.access.begin(&may, WRITE, self.is_replay())?;
-        let blocks = data.0.len() / BLOCK;
-        let whole = data.0.len().is_multiple_of(BLOCK) && sums.len() == blocks;
+        let blocks = data.len() / BLOCK;
+        let whole = data.len().is_multiple_of(BLOCK) && sums.len() == blocks;
         if !whole {
             return Err(Fault::Invalid);
         }
         check_range(block, u32::try_from(blocks).map_err(|_| Fault::Invalid)?)?;
-        let _room = server.room_for(data.0.len()).await;
+        let _room = server.room_for(data.len()).await;
         // The client may have been fenced meanwhile.
         server.access.check(&may, WRITE, self.is_replay())?;
         if server.access.is_gone(may.object) {
             return self.repeated_on_gone();
         }
-        let pairs = data.0.chunks_exact(BLOCK).zip(sums);
+        let pairs = data.chunks_exact(BLOCK).zip(sums);
         if pairs.into_iter().any(|(bytes, sum)| crc32c(bytes) != *sum) {
             server.note_corrupt(self.session.client, may.object, block);
             return Err(Fault::Corrupt);
         }
-        let aligned = IoBuf::copy_of(&data.0);
+        let aligned = IoBuf::copy_of(&data);
         drop(data);
         let store = &server.runtime.store;
         let room = if self.is_replay() { Room::Repeated } else { Room::Of(room) };
@@ -251,7 +251,8 @@ impl Execution {
         let _room = server.room_for(len as usize * BLOCK).await;
         let found = server.runtime.store.read(may.object, block, len).await;
         let found = self.checked(found).await?;
-        let data = Bytes(found.data.to_vec());
+        let len = found.data.len();
+        let data = Content::part(Rc::new(found.data), 0..len);
         Ok(OpReply::Data { runs: found.runs, data, sums: found.sums })
     }
 

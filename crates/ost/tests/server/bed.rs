@@ -11,7 +11,6 @@ use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
 use proto::message::{Principal, Reply, Request};
 use proto::ost::{Op, OpReply, Ost, Push, PushReply, Statement};
 use proto::slots::SlotClass;
-use proto::wire::Bytes;
 use redbud_ost::server::{Config, Ost as Server, ServeError};
 use redbud_ost::store::{FormatOptions, ObjectStore, Options};
 use session::client::{
@@ -267,7 +266,7 @@ impl Client {
         Op::Write {
             may: self.may(object, WRITE),
             block,
-            data: Bytes(data),
+            data: data.into(),
             sums,
             room: Statement::default(),
         }
@@ -291,7 +290,7 @@ impl Client {
             panic!("another reply");
         };
         let mut bytes = vec![0; len as usize * BLOCK];
-        let mut found = data.0.chunks_exact(BLOCK).zip(sums);
+        let mut found = data.chunks_exact(BLOCK).zip(sums);
         for at in runs.iter().flat_map(|run| run.block..run.block + run.len) {
             let (block, sum) = found.next().unwrap();
             assert_eq!(crc32c(block), sum);

@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use proto::capability::{READ, WRITE};
 use proto::ost::{IO_BLOCKS_MAX, ObjectRun, Op, OpReply, Statement};
-use proto::wire::Bytes;
 use redbud_ost::server::MEMORY_MIN;
 use redbud_ost::survey::{Pass, Plan, Survey};
 use types::limits::BLOCK;
@@ -58,7 +57,7 @@ fn what_is_not_right_is_refused_and_changes_nothing() {
         let write = |block, bytes: usize, sums: Vec<u32>| Op::Write {
             may,
             block,
-            data: Bytes(vec![1; bytes]),
+            data: vec![1; bytes].into(),
             sums,
             room: Statement::default(),
         };

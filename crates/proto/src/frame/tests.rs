@@ -382,3 +382,61 @@ fn bytes_of_a_request_are_those_of_version_4() {
         assert_eq!(decoder.next(), Ok(Some(Received::Unknown { slot: 3, seq: 9 })));
     }
 }
+
+/// A write of whole blocks to an object.
+fn content_request(seq: u32, blocks: usize) -> crate::ost::Message {
+    let may = Capability {
+        object: ObjectId(7),
+        client: ClientId(1),
+        rights: 3,
+        epoch: Epoch(1),
+        mac: [0; 16],
+    };
+    let data: Vec<u8> = (0..blocks * 4096).map(|at| (at / 4096 + at) as u8).collect();
+    let room = crate::ost::Statement::default();
+    let op =
+        crate::ost::Op::Write { may, block: 3, data: data.into(), sums: vec![5; blocks], room };
+    let principal = crate::message::Principal { uid: 0, gid: 0, groups: Vec::new() };
+    let request =
+        crate::ost::Request { slot: 1, seq, principal, sync: false, replay: None, ops: vec![op] };
+    crate::ost::Message::Request { request }
+}
+
+#[test]
+fn content_of_a_large_frame_is_not_copied_and_what_follows_is_decoded() {
+    let sent: Vec<_> =
+        [64, 1, 256, 17].map(|blocks| content_request(blocks, blocks as usize)).into();
+    let mut bytes = Vec::new();
+    sent.iter().for_each(|message| encode(message, &mut bytes));
+    for step in [1 << 20, 70_000, 4096, 999] {
+        let mut decoder = Decoder::<crate::ost::Ost>::new();
+        let mut found = Vec::new();
+        for part in bytes.chunks(step) {
+            let mut lent = decoder.lend();
+            lent.extend_from_slice(part);
+            decoder.restore(lent);
+            while let Some(received) = decoder.next().unwrap() {
+                let Received::Message(message) = received else { panic!("{received:?}") };
+                found.push(message);
+            }
+        }
+        assert!(found == sent, "in steps of {step}");
+    }
+    bytes.truncate(bytes.len() - 1);
+    bytes[300_000] ^= 4;
+    let mut decoder = Decoder::<crate::ost::Ost>::new();
+    decoder.push(&bytes);
+    let intact =
+        std::iter::from_fn(|| decoder.next().transpose()).take_while(Result::is_ok).count();
+    assert_eq!(intact, 2, "the damaged frame and all behind it are refused");
+}
+
+#[test]
+fn clone_of_content_is_the_same_memory() {
+    let crate::ost::Message::Request { request } = content_request(1, 4) else { panic!() };
+    let at = |request: &crate::ost::Request| match &request.ops[0] {
+        crate::ost::Op::Write { data, .. } => data.as_ptr(),
+        _ => panic!(),
+    };
+    assert_eq!(at(&request), at(&request.clone()));
+}

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use env::Env;
 use env::sync::Notify;
 use proto::message::Peer;
-use types::Duration;
+use types::{Duration, Instant};
 
 use super::Session;
 use crate::Link;
@@ -69,7 +69,7 @@ impl<P: Peer> Session<P> {
                 continue;
             };
             let (result, bytes) = match bytes.len() > PIECE {
-                true => self.write_in_pieces(&stream, bytes).await,
+                true => self.write_long(&stream, bytes).await,
                 false => stream.write_all(bytes).await,
             };
             if bytes.capacity() <= SPARE_MAX {
@@ -89,6 +89,35 @@ impl<P: Peer> Session<P> {
     }
 
     /// Writes a long buffer; returns it emptied.
+    async fn write_long(&self, stream: &Link, mut bytes: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        if !stream.is_plain() {
+            return self.write_in_pieces(stream, bytes).await;
+        }
+        let mut start = 0;
+        while start < bytes.len() {
+            let begun = self.env.now();
+            let written;
+            (written, bytes) = stream.write_from(bytes, start).await;
+            match written {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), Vec::new()),
+                Ok(written) => start += written,
+                Err(error) => return (Err(error), Vec::new()),
+            }
+            self.note_progress(begun);
+        }
+        bytes.clear();
+        (Ok(()), bytes)
+    }
+
+    /// Bytes have left since `begun`: if that took long, the server is not taken for dead.
+    fn note_progress(&self, begun: Instant) {
+        let now = self.env.now();
+        if now.since(begun) > AT_ONCE {
+            self.state.borrow_mut().liveness.moved(now);
+        }
+    }
+
+    /// As [`Session::write_long`], for a link that changes the bytes.
     async fn write_in_pieces(
         &self,
         stream: &Link,
@@ -103,10 +132,7 @@ impl<P: Peer> Session<P> {
             if result.is_err() {
                 return (result, Vec::new());
             }
-            let now = self.env.now();
-            if now.since(begun) > AT_ONCE {
-                self.state.borrow_mut().liveness.moved(now);
-            }
+            self.note_progress(begun);
         }
         bytes.clear();
         (Ok(()), bytes)

@@ -334,7 +334,7 @@ impl Running {
             Op::Write { may, block, data, sums, .. } => {
                 target.counts.borrow_mut().writes += 1;
                 assert!((1..=IO_BLOCKS_MAX as usize).contains(&sums.len()));
-                let mut bytes = data.0.clone();
+                let mut bytes = data.to_vec();
                 if self.flips() {
                     bytes[17] ^= 1;
                 }
@@ -369,7 +369,7 @@ impl Running {
                     let at = data.len() - 99;
                     data[at] ^= 0x10;
                 }
-                return Ok(OpReply::Data { runs, data: Bytes(data), sums });
+                return Ok(OpReply::Data { runs, data: data.into(), sums });
             }
             Op::Punch { may, from, to } => {
                 target.counts.borrow_mut().punches += 1;
