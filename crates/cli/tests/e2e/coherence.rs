@@ -8,15 +8,25 @@ use std::thread;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::harness::{Cluster, Spec, as_user, pattern};
+use crate::harness::{Cluster, Content, Spec, as_user, on_blocks_and_objects, pattern};
 
-pub fn two_mounts() -> (Cluster, PathBuf, PathBuf) {
-    let mut cluster = Cluster::start(&Spec::default());
+pub fn two_mounts(content: Content) -> (Cluster, PathBuf, PathBuf) {
+    let mut cluster = Cluster::start(&Spec { content, ..Spec::default() });
     cluster.mount();
     cluster.mount();
     let (a, b) = (cluster.path(0), cluster.path(1));
     (cluster, a, b)
 }
+
+// The others write a byte at most.
+on_blocks_and_objects!(
+    written_bytes_and_sizes_are_coherent_without_close_or_fsync,
+    clients_alternating_in_one_file_see_each_others_blocks,
+    concurrent_appends_of_two_clients_are_all_whole,
+    orphan_stays_usable_for_clients_that_have_it_open,
+    tree_renamed_by_one_client_is_found_by_the_other,
+    writes_of_others_clear_set_id_bits_that_any_client_set,
+);
 
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
@@ -28,7 +38,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 #[test]
 fn names_and_attributes_are_coherent_between_clients() {
-    let (cluster, a, b) = two_mounts();
+    let (cluster, a, b) = two_mounts(Content::Blocks);
     fs::create_dir(a.join("dir")).unwrap();
     for round in 0..50 {
         let (near, far) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
@@ -52,9 +62,8 @@ fn names_and_attributes_are_coherent_between_clients() {
     cluster.finish();
 }
 
-#[test]
-fn written_bytes_and_sizes_are_coherent_without_close_or_fsync() {
-    let (cluster, a, b) = two_mounts();
+fn written_bytes_and_sizes_are_coherent_without_close_or_fsync(content: Content) {
+    let (cluster, a, b) = two_mounts(content);
     let mut writer = OpenOptions::new().create(true).append(true).open(a.join("log")).unwrap();
     let mut reader = File::open(b.join("log")).unwrap();
     let mut expected = Vec::new();
@@ -75,9 +84,8 @@ fn written_bytes_and_sizes_are_coherent_without_close_or_fsync() {
     cluster.finish();
 }
 
-#[test]
-fn clients_alternating_in_one_file_see_each_others_blocks() {
-    let (cluster, a, b) = two_mounts();
+fn clients_alternating_in_one_file_see_each_others_blocks(content: Content) {
+    let (cluster, a, b) = two_mounts(content);
     let open = |root: &Path| {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -99,10 +107,9 @@ fn clients_alternating_in_one_file_see_each_others_blocks() {
     cluster.finish();
 }
 
-#[test]
-fn concurrent_appends_of_two_clients_are_all_whole() {
+fn concurrent_appends_of_two_clients_are_all_whole(content: Content) {
     const EACH: usize = 150;
-    let (cluster, a, b) = two_mounts();
+    let (cluster, a, b) = two_mounts(content);
     let append = |root: PathBuf, who: char| {
         thread::spawn(move || {
             let mut options = OpenOptions::new();
@@ -128,7 +135,7 @@ fn concurrent_appends_of_two_clients_are_all_whole() {
 
 #[test]
 fn exclusive_create_has_one_winner() {
-    let (cluster, a, b) = two_mounts();
+    let (cluster, a, b) = two_mounts(Content::Blocks);
     for round in 0..40 {
         let create = |root: &Path| {
             let path = root.join(format!("once{round}"));
@@ -144,9 +151,8 @@ fn exclusive_create_has_one_winner() {
     cluster.finish();
 }
 
-#[test]
-fn orphan_stays_usable_for_clients_that_have_it_open() {
-    let (cluster, a, b) = two_mounts();
+fn orphan_stays_usable_for_clients_that_have_it_open(content: Content) {
+    let (cluster, a, b) = two_mounts(content);
     fs::write(a.join("f"), pattern(1, 50_000)).unwrap();
     let file = OpenOptions::new().read(true).write(true).open(b.join("f")).unwrap();
     fs::remove_file(a.join("f")).unwrap();
@@ -161,9 +167,8 @@ fn orphan_stays_usable_for_clients_that_have_it_open() {
     cluster.finish();
 }
 
-#[test]
-fn tree_renamed_by_one_client_is_found_by_the_other() {
-    let (cluster, a, b) = two_mounts();
+fn tree_renamed_by_one_client_is_found_by_the_other(content: Content) {
+    let (cluster, a, b) = two_mounts(content);
     for dir in 0..5 {
         fs::create_dir_all(a.join(format!("tree/d{dir}/deep"))).unwrap();
         for file in 0..20 {
@@ -175,8 +180,10 @@ fn tree_renamed_by_one_client_is_found_by_the_other() {
     assert!(!a.join("tree").exists());
     for dir in 0..5 {
         for file in 0..20 {
-            let path = a.join(format!("moved/d{dir}/deep/f{file}"));
-            assert!(fs::read(path).unwrap() == pattern(file, 3000));
+            for root in [&a, &b] {
+                let path = root.join(format!("moved/d{dir}/deep/f{file}"));
+                assert!(fs::read(path).unwrap() == pattern(file, 3000));
+            }
         }
     }
     fs::remove_dir_all(a.join("moved")).unwrap();
@@ -187,7 +194,7 @@ fn tree_renamed_by_one_client_is_found_by_the_other() {
 /// A kernel that has not heard of the new owner lets the former one pass: the server does not.
 #[test]
 fn former_owner_of_an_open_file_may_not_change_its_mode() {
-    let (cluster, a, b) = two_mounts();
+    let (cluster, a, b) = two_mounts(Content::Blocks);
     let mode = |bits| rustix::fs::Mode::from_raw_mode(bits);
     std::fs::set_permissions(&a, std::fs::Permissions::from_mode(0o777)).unwrap();
     let file = as_user(1000, || File::create(a.join("file")).unwrap());
@@ -254,9 +261,8 @@ fn add_privileges(path: &Path) {
 }
 
 /// Also where that client's kernel remembers that it had nothing to take away.
-#[test]
-fn writes_of_others_clear_set_id_bits_that_any_client_set() {
-    let (cluster, a, b) = two_mounts();
+fn writes_of_others_clear_set_id_bits_that_any_client_set(content: Content) {
+    let (cluster, a, b) = two_mounts(content);
     for (setter, who) in [(&a, "own"), (&b, "other")] {
         for first in [true, false] {
             for (how, change) in CHANGES {

@@ -1,6 +1,7 @@
 //! A cluster for a test: made, mounted, killed, checked, and taken away.
 
 mod clean;
+mod content;
 mod layout;
 mod mapping;
 mod process;
@@ -14,6 +15,8 @@ use rustix::fs::{Gid, Uid};
 use rustix::thread;
 use serde_json::Value;
 
+pub(crate) use content::on_blocks_and_objects;
+pub use content::{Content, Targets};
 pub use layout::{zone_order, zones};
 pub use mapping::Mapping;
 pub use process::{Running, SharedPids, signal};
@@ -66,6 +69,8 @@ pub struct Spec {
     pub inline_data: bool,
     /// Size of slots, as mkfs takes it.
     pub slot: &'static str,
+    /// Where files lie.
+    pub content: Content,
     /// When the test is stuck.
     pub limit: Duration,
 }
@@ -84,6 +89,7 @@ impl Default for Spec {
             journal: None,
             inline_data: true,
             slot: "512",
+            content: Content::Blocks,
             limit: TEST_LIMIT,
         }
     }
@@ -99,6 +105,8 @@ pub struct Cluster {
     pub source: String,
     server: Option<Running>,
     mounts: Vec<Option<Mounted>>,
+    /// The object targets, if files lie there.
+    pub targets: Targets,
     pids: SharedPids,
     _watchdog: process::Watchdog,
     // Last, so that the next test begins when everything is gone.
@@ -113,7 +121,12 @@ struct Mounted {
 impl Cluster {
     /// Formats and starts the server of a cluster with one mount.
     pub fn mounted() -> Cluster {
-        let mut cluster = Cluster::start(&Spec::default());
+        Cluster::mounted_with(Content::Blocks)
+    }
+
+    /// The same with files that lie there.
+    pub fn mounted_with(content: Content) -> Cluster {
+        let mut cluster = Cluster::start(&Spec { content, ..Spec::default() });
         cluster.mount();
         cluster
     }
@@ -152,17 +165,20 @@ impl Cluster {
             text += &format!("[[data]]\nslices = {}\n{zone}", spec.slices);
         }
         std::fs::write(&config, text).unwrap();
+        let pids = SharedPids::default();
+        let targets = Targets::configured(spec.content.targets(), &config, &dir, &pids);
         let mut mkfs = redbud();
         mkfs.arg("mkfs").arg(&config).args(["--slot", spec.slot]);
         if !spec.inline_data {
             mkfs.args(["--inline-data", "off"]);
         }
         success(&mut mkfs);
-        let pids = SharedPids::default();
+        targets.format();
         Cluster {
             source: format!("{}:{port}:/test", spec.host),
             server: None,
             mounts: Vec::new(),
+            targets,
             _watchdog: process::Watchdog::start(spec.limit, pids.clone()),
             pids,
             dir,
@@ -184,9 +200,11 @@ impl Cluster {
     /// The same with options of `redbud mds`.
     pub fn start_server_with(&mut self, options: &[&str]) {
         assert!(self.server.is_none(), "the server runs");
+        self.targets.serve_all();
         let mut command = redbud();
         command.arg("mds").arg(&self.config).args(options);
         self.server = Some(Running::ready(command, &self.dir.join("mds.log"), &self.pids));
+        self.targets.add();
     }
 
     /// Mounts once more; gives the mount's number.
@@ -265,6 +283,7 @@ impl Cluster {
         command.arg(&self.source).arg(&path);
         let log = self.dir.join(format!("client{index}.log"));
         let process = Running::ready(command, &log, &self.pids);
+        self.targets.place_files_below(&path);
         self.mounts[index] = Some(Mounted { process, path });
     }
 
@@ -355,6 +374,7 @@ impl Cluster {
                 self.unmount(index);
             }
         }
+        self.targets.finish();
         if self.server.is_some() {
             self.stop_server();
         }
@@ -383,7 +403,8 @@ fn keys(security: &str, dir: &Path) -> String {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            for file in ["mds.log", "client0.log", "client1.log", "client2.log"] {
+            let logs = ["mds.log", "client0.log", "client1.log", "client2.log"];
+            for file in logs.into_iter().chain(content::LOGS) {
                 let text = std::fs::read_to_string(self.dir.join(file)).unwrap_or_default();
                 let lines: Vec<&str> = text.lines().collect();
                 let panic = lines.iter().position(|line| line.contains("panicked"));
@@ -400,6 +421,7 @@ impl Drop for Cluster {
         if let Some(server) = self.server.take() {
             server.kill();
         }
+        self.targets.kill_all();
         clean::remove(&self.dir);
     }
 }

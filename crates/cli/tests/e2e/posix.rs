@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Cluster, Ext4, PATIENCE, success};
+use crate::harness::{Cluster, Content, Ext4, PATIENCE, on_blocks_and_objects, success};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/posix.py");
 
@@ -31,10 +31,11 @@ fn differences(found: &[String], expected: &[String]) -> Vec<String> {
     differing.map(describe).collect()
 }
 
-#[test]
-fn errnos_contents_and_attributes_equal_those_of_ext4() {
+on_blocks_and_objects!(errnos_contents_and_attributes_equal_those_of_ext4);
+
+fn errnos_contents_and_attributes_equal_those_of_ext4(content: Content) {
     let ext4 = Ext4::mounted();
-    let cluster = Cluster::mounted();
+    let cluster = Cluster::mounted_with(content);
     let expected = transcript(&ext4.root());
     let found = transcript(&cluster.root());
     let differences = differences(&found, &expected);

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use rustix::fs::{FallocateFlags, OFlags};
 
-use crate::harness::{Cluster, Spec, pattern};
+use crate::harness::{Cluster, Content, Spec, on_blocks_and_objects, pattern};
 
 /// xorshift: the same on every run.
 struct Random(u64);
@@ -109,6 +109,11 @@ fn step(random: &mut Random, file: &File, model: &mut Model, (max, number): (u64
     }
 }
 
+/// The flag of files that pass the kernel's pages.
+fn direct() -> i32 {
+    OFlags::DIRECT.bits().cast_signed()
+}
+
 fn run(cluster: &Cluster, mounts: &[usize], seed: u64, steps: u64, flags: i32) {
     run_below(FILE_MAX, cluster, mounts, (seed, steps, flags));
 }
@@ -138,29 +143,33 @@ fn run_below(max: u64, cluster: &Cluster, mounts: &[usize], (seed, steps, flags)
     }
 }
 
-#[test]
-fn random_operations_on_a_file_agree_with_the_model() {
-    let cluster = Cluster::mounted();
+on_blocks_and_objects!(
+    random_operations_on_a_file_agree_with_the_model,
+    random_operations_through_two_clients_agree_with_the_model,
+    random_operations_are_still_there_after_a_remount,
+    random_operations_on_small_files_outside_inodes_agree_with_the_model,
+);
+
+fn random_operations_on_a_file_agree_with_the_model(content: Content) {
+    let cluster = Cluster::mounted_with(content);
     for seed in [1, 2, 3] {
         run(&cluster, &[0], seed, 700, 0);
     }
     cluster.finish();
 }
 
-#[test]
-fn random_operations_through_two_clients_agree_with_the_model() {
-    let mut cluster = Cluster::start(&Spec::default());
+fn random_operations_through_two_clients_agree_with_the_model(content: Content) {
+    let mut cluster = Cluster::start(&Spec { content, ..Spec::default() });
     cluster.mount();
     cluster.mount();
-    for seed in [4, 5] {
-        run(&cluster, &[0, 1], seed, 500, 0);
+    for (seed, flags) in [(4, 0), (5, 0), (11, direct())] {
+        run(&cluster, &[0, 1], seed, 500, flags);
     }
     cluster.finish();
 }
 
-#[test]
-fn random_operations_are_still_there_after_a_remount() {
-    let mut cluster = Cluster::mounted();
+fn random_operations_are_still_there_after_a_remount(content: Content) {
+    let mut cluster = Cluster::mounted_with(content);
     run(&cluster, &[0], 6, 400, 0);
     let before = fs::read(cluster.root().join("file-6")).unwrap();
     cluster.unmount(0);
@@ -172,23 +181,22 @@ fn random_operations_are_still_there_after_a_remount() {
     cluster.finish();
 }
 
+/// Files in objects have no inline data.
 #[test]
 fn random_operations_on_inline_files_agree_with_the_model() {
     leaves_what_the_model_has(&Spec { slot: "1K", ..Spec::default() });
 }
 
-#[test]
-fn random_operations_on_small_files_in_data_blocks_agree_with_model() {
-    leaves_what_the_model_has(&Spec { inline_data: false, ..Spec::default() });
+fn random_operations_on_small_files_outside_inodes_agree_with_the_model(content: Content) {
+    leaves_what_the_model_has(&Spec { inline_data: false, content, ..Spec::default() });
 }
 
 fn leaves_what_the_model_has(spec: &Spec) {
     let mut cluster = Cluster::start(spec);
     cluster.mount();
     cluster.mount();
-    let direct = OFlags::DIRECT.bits().cast_signed();
     for (seed, mounts, flags) in
-        [(7, &[0][..], 0), (8, &[0, 1], 0), (9, &[0], direct), (10, &[0, 1], direct)]
+        [(7, &[0][..], 0), (8, &[0, 1], 0), (9, &[0], direct()), (10, &[0, 1], direct())]
     {
         run_below(SMALL_FILE_MAX, &cluster, mounts, (seed, 500, flags));
     }

@@ -8,7 +8,7 @@ use std::thread;
 
 use rustix::fs::OFlags;
 
-use crate::harness::{Cluster, Spec, pattern};
+use crate::harness::{Cluster, Content, Spec, on_blocks_and_objects, pattern};
 
 fn open(root: &Path, options: &mut OpenOptions) -> File {
     options.open(root.join("f")).unwrap()
@@ -48,9 +48,10 @@ fn assert_content(roots: &[PathBuf; 2], expected: &[u8], why: &str) {
     }
 }
 
-#[test]
-fn two_mounts_writing_ranges_of_one_file_keep_every_byte() {
-    let mut cluster = Cluster::start(&Spec::default());
+on_blocks_and_objects!(two_mounts_writing_ranges_of_one_file_keep_every_byte);
+
+fn two_mounts_writing_ranges_of_one_file_keep_every_byte(content: Content) {
+    let mut cluster = Cluster::start(&Spec { content, ..Spec::default() });
     cluster.mount();
     cluster.mount();
     let roots = [cluster.path(0), cluster.path(1)];
