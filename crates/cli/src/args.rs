@@ -28,7 +28,7 @@ pub use key::{
 pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs};
 pub use ost::{
     OstArgs, OstCheckArgs, OstCommand, OstFormatArgs, OstKeyArgs, OstServeArgs, OstStatusArgs,
-    OstSurveyArgs, SurveyPass,
+    OstSurveyArgs, SurveyMode, SurveyPass,
 };
 pub use pag::{
     PagAddArgs, PagArgs, PagCommand, PagDrainArgs, PagFilesArgs, PagListArgs, RebalanceArgs,

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `store/` | objects on the engine: blocks, checksums, ordered commits, check |
 //! | `server/` | sessions, capabilities, operations, recovery, status |
-//! | `survey` | measures a target through its messages |
+//! | `survey/` | measures a device, a store, a target, or several |
 //!
 //! Invariant: a target knows no file. What an object belongs to, and who may use it, the metadata
 //! server says; the target believes its capabilities.

@@ -50,7 +50,7 @@ pub enum OstCommand {
     Check(OstCheckArgs),
     /// Make the key that the metadata server and the targets share
     Key(OstKeyArgs),
-    /// Measure a running target through its messages
+    /// Measure a running target, several, or what lies below one
     Survey(OstSurveyArgs),
 }
 
@@ -198,24 +198,49 @@ pub enum SurveyPass {
     Read,
 }
 
+/// What a survey measures.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SurveyMode {
+    /// A device alone: what it has is lost
+    Raw,
+    /// The object store in this process, without messages; its server is stopped
+    Store,
+    /// A running target through its messages
+    Messages,
+    /// Several running targets, over which each object is striped
+    Striped,
+}
+
 /// Arguments of `ost survey`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 As obdfilter-survey: threads write, write again, and read records of objects one after the
 other. The objects are the survey's own, and are destroyed at the end. It takes the targets'
-key, and issues its own capabilities. Rates are until everything is durable.")]
+key, and issues its own capabilities. Rates are until everything is durable.
+
+What lies below and above can be measured likewise, to see what each layer costs:
+
+  redbud ost survey --mode raw /dev/disk/by-id/…             the device alone; it is overwritten
+  redbud ost survey --mode store /dev/disk/by-id/…           a stopped target, without messages
+  redbud ost survey 10.0.0.3 --config FILE                   a running target
+  redbud ost survey --mode striped 10.0.0.3 10.0.0.4 --config FILE    several, striped")]
 pub struct OstSurveyArgs {
-    /// Address of the target
-    pub address: String,
+    /// Address of the target; with `striped` of several; with `store` its device, as
+    /// DEVICE[,journal=DEVICE]; with `raw` any device or file
+    #[arg(value_name = "TARGET", required = true)]
+    pub targets: Vec<String>,
+    /// What to measure
+    #[arg(long, value_enum, default_value = "messages")]
+    pub mode: SurveyMode,
     /// Name of its file system; default: that of the cluster's file
-    #[arg(long, value_name = "NAME", required_unless_present = "config")]
+    #[arg(long, value_name = "NAME")]
     pub fs: Option<String>,
     /// The cluster's file, for the name and the keys
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// The file with the key that the metadata server and the targets share; default: that of the
     /// cluster's file
-    #[arg(long, value_name = "FILE", required_unless_present = "config")]
+    #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     /// Requests in flight
     #[arg(long, default_value = "16", value_parser = clap::value_parser!(u16).range(1..=4096))]
@@ -229,12 +254,18 @@ pub struct OstSurveyArgs {
     /// Bytes of all objects together
     #[arg(long, default_value = "256M", value_parser = parse_size)]
     pub size: u64,
+    /// With `striped`: bytes of a stripe unit, a multiple of 4K
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
+    pub part: u64,
     /// Wait until each write is durable, one by one
     #[arg(long)]
     pub sync: bool,
     /// What to do, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "write,rewrite,read")]
     pub passes: Vec<SurveyPass>,
+    /// With `raw`: overwrite a device that has content
+    #[arg(long)]
+    pub force: bool,
     /// How to print it
     #[command(flatten)]
     pub output: Output,

@@ -203,10 +203,14 @@ async fn open(
     Ok(Opened { disk, path, pags })
 }
 
+/// What a device has on it, if anything is known.
+pub async fn what_is_on(disk: &Disk) -> Result<Option<String>, Failure> {
+    new_device::content_of(disk).await.map_err(|error| failed(error.to_string()))
+}
+
 /// Refuses a device that has content.
 pub async fn refuse_used(path: &str, disk: &Disk) -> Result<(), Failure> {
-    let found = new_device::content_of(disk).await.map_err(|error| failed(error.to_string()))?;
-    match found {
+    match what_is_on(disk).await? {
         None => Ok(()),
         Some(what) => {
             let text = format!("{path}: {what}; --force formats it, and its content is lost");

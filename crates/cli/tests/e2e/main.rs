@@ -48,5 +48,6 @@ mod slices;
 mod space;
 mod stopped;
 mod strangers;
+mod survey;
 mod target_kills;
 mod user;

@@ -1,30 +1,36 @@
-//! A survey of a target through its messages, as Lustre's `obdfilter-survey` makes it (paper 001,
-//! section 4): threads that write, write again, and read records of objects one after the other.
+//! A survey as Lustre's `obdfilter-survey` makes it (paper 001, section 4): threads that write,
+//! write again, and read records of objects one after the other, at a [`Place`].
 //!
-//! Threads of one object take its records in their order, so the target sees sequential streams.
+//! | place | what is measured |
+//! |---|---|
+//! | [`Place::Device`] | the device alone: an object is a range of it |
+//! | [`Place::Store`] | the object store in this process, without messages |
+//! | [`Place::Targets`] | targets through their messages; several: objects are striped over them |
+//!
+//! Threads of one object take its records in their order, so the place sees sequential streams.
 //! Every block says where it belongs and in which pass it was written; reads look at that.
 //!
 //! Invariants:
 //! - the objects have numbers that no metadata server issues ([`OBJECTS`]);
-//! - they are destroyed at the end, unless the target is gone.
+//! - they are destroyed at the end, unless the target is gone. A device keeps the bytes.
+
+mod device;
+mod store;
+mod targets;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use env::Env;
-use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
-use proto::message::Principal;
-use proto::ost::{DESTROY_MAX, IO_BLOCKS_MAX, Op, OpReply, Ost, Statement};
-use proto::slots::SlotClass;
-use session::client::{Call, Session, done, result};
+use env::{Disk, Env};
+use proto::ost::IO_BLOCKS_MAX;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Epoch, Fault, ObjectId, crc32c};
+use types::{Duration, Fault, ObjectId};
+
+use crate::store::ObjectStore;
+pub use targets::{THREADS_PER_SESSION, Target, Targets};
 
 /// The first number of a survey's objects: of a shard that no metadata server has.
 pub const OBJECTS: u64 = 0xff << 56;
-/// Threads of one session: fewer than it has slots.
-pub const THREADS_PER_SESSION: usize = 32;
-
 /// What the threads do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pass {
@@ -60,8 +66,23 @@ pub struct Plan {
     pub records: u64,
     /// Each write is answered when it is durable.
     pub sync: bool,
-    /// The epoch that the capabilities are of.
-    pub epoch: Epoch,
+}
+
+impl Plan {
+    /// Bytes of all objects.
+    pub fn bytes(&self) -> u64 {
+        self.objects as u64 * self.records * u64::from(self.record) * BLOCK_U64
+    }
+}
+
+/// What a survey measures; see the module.
+pub enum Place {
+    /// A device that is free: the survey overwrites its beginning.
+    Device(Disk),
+    /// A store that nobody serves.
+    Store(Rc<ObjectStore>),
+    /// Targets that are served.
+    Targets(Targets),
 }
 
 /// What a pass has measured.
@@ -93,12 +114,19 @@ impl Measured {
     }
 }
 
-/// See the module. `sessions`: with the target, [`THREADS_PER_SESSION`] threads to each.
+/// See the module.
 pub struct Survey {
     env: Env,
     plan: Plan,
-    key: TargetKey,
-    sessions: Vec<Rc<Session<Ost>>>,
+    place: Place,
+}
+
+/// A record of an object: its first block, and how many there are.
+#[derive(Clone, Copy)]
+struct Record {
+    object: usize,
+    block: u64,
+    len: u32,
 }
 
 /// What the threads of a pass share.
@@ -111,14 +139,15 @@ struct Shared {
 
 impl Survey {
     /// A survey that has not begun.
-    pub fn new(
-        env: Env,
-        plan: Plan,
-        key: TargetKey,
-        sessions: Vec<Rc<Session<Ost>>>,
-    ) -> Rc<Survey> {
-        assert!(plan.record <= IO_BLOCKS_MAX && plan.objects > 0 && !sessions.is_empty());
-        Rc::new(Survey { env, plan, key, sessions })
+    ///
+    /// # Errors
+    /// `NoSpace`: the device is smaller than all objects.
+    pub fn new(env: Env, plan: Plan, place: Place) -> Result<Rc<Survey>, Fault> {
+        assert!((1..=IO_BLOCKS_MAX).contains(&plan.record) && plan.objects > 0);
+        match &place {
+            Place::Device(disk) if disk.size() < plan.bytes() => Err(Fault::NoSpace),
+            _ => Ok(Rc::new(Survey { env, plan, place })),
+        }
     }
 
     /// Runs a pass.
@@ -142,9 +171,7 @@ impl Survey {
         if let Some(fault) = shared.failed.get() {
             return Err(fault);
         }
-        for session in &self.sessions {
-            session.sync().await?;
-        }
+        self.flush().await?;
         let durable = self.env.now().since(begun);
         let mut latencies = shared.latencies.take();
         latencies.sort_unstable();
@@ -153,19 +180,19 @@ impl Survey {
     }
 
     async fn work(self: Rc<Survey>, thread: usize, pass: Pass, shared: Rc<Shared>) {
-        let session = &self.sessions[thread / THREADS_PER_SESSION % self.sessions.len()];
         let object = thread % self.plan.objects;
         while shared.failed.get().is_none() {
-            let record = shared.next[object].get();
-            if record >= self.plan.records {
+            let number = shared.next[object].get();
+            if number >= self.plan.records {
                 return;
             }
-            shared.next[object].set(record + 1);
+            shared.next[object].set(number + 1);
+            let len = self.plan.record;
+            let record = Record { object, block: number * u64::from(len), len };
             let begun = self.env.now();
-            let block = record * u64::from(self.plan.record);
             let asked = match pass {
-                Pass::Write | Pass::Rewrite => self.write(session, object, block, pass).await,
-                Pass::Read => self.read(session, object, block).await,
+                Pass::Write | Pass::Rewrite => self.write(thread, record, pass).await,
+                Pass::Read => self.read(thread, record).await,
             };
             if let Err(fault) = asked {
                 shared.failed.set(Some(fault));
@@ -175,74 +202,90 @@ impl Survey {
         }
     }
 
-    async fn write(
-        &self,
-        session: &Session<Ost>,
-        object: usize,
-        block: u64,
-        pass: Pass,
-    ) -> Result<(), Fault> {
-        let mut data = vec![0; self.plan.record as usize * BLOCK];
-        for (at, bytes) in (block..).zip(data.chunks_exact_mut(BLOCK)) {
-            fill(bytes, object as u64, at, pass == Pass::Rewrite);
+    async fn write(&self, thread: usize, record: Record, pass: Pass) -> Result<(), Fault> {
+        let mut data = vec![0; record.len as usize * BLOCK];
+        for (at, bytes) in (record.block..).zip(data.chunks_exact_mut(BLOCK)) {
+            fill(bytes, record.object as u64, at, pass == Pass::Rewrite);
         }
-        let sums = data.chunks_exact(BLOCK).map(crc32c).collect();
-        let may = self.may(object, WRITE);
-        let op = Op::Write { may, block, data: data.into(), sums, room: Statement::default() };
-        done(&*session.call(Call { sync: self.plan.sync, ..call(op) }).await?)
+        let sync = self.plan.sync;
+        match &self.place {
+            Place::Device(disk) => device::write(disk, self.range(record), &data, sync).await,
+            Place::Store(store) => store::write(store, record, &data, sync).await,
+            Place::Targets(targets) => targets.write(&self.env, thread, record, data, sync).await,
+        }
     }
 
-    /// Both passes of writing are right: the second may not have been made.
-    async fn read(&self, session: &Session<Ost>, object: usize, block: u64) -> Result<(), Fault> {
-        let len = self.plan.record;
-        let op = Op::Read { may: self.may(object, READ), block, len };
-        let reply = session.call(call(op)).await?;
-        let OpReply::Data { runs, data, sums } = result(&reply, 0)? else {
-            return Err(Fault::Protocol);
-        };
-        let mut wanted = [vec![0; BLOCK], vec![0; BLOCK]];
-        let mut found = data.chunks_exact(BLOCK).zip(sums);
-        for at in runs.iter().flat_map(|run| run.block..run.block + run.len) {
-            let (bytes, sum) = found.next().ok_or(Fault::Protocol)?;
-            for (again, wanted) in wanted.iter_mut().enumerate() {
-                fill(wanted, object as u64, block + at, again == 1);
-            }
-            if crc32c(bytes) != *sum || !wanted.iter().any(|wanted| wanted == bytes) {
-                return Err(Fault::Corrupt);
+    async fn read(&self, thread: usize, record: Record) -> Result<(), Fault> {
+        match &self.place {
+            Place::Device(disk) => compare(record, &device::read(disk, self.range(record)).await?),
+            Place::Store(store) => compare(record, &store::read(store, record).await?),
+            Place::Targets(targets) => {
+                compare(record, &targets.read(&self.env, thread, record).await?)
             }
         }
-        let blocks: u64 = runs.iter().map(|run| run.len).sum();
-        if blocks == u64::from(len) { Ok(()) } else { Err(Fault::Corrupt) }
     }
 
-    /// Destroys the objects.
+    /// Makes all that was written durable.
+    async fn flush(&self) -> Result<(), Fault> {
+        match &self.place {
+            Place::Device(disk) => device::flush(disk).await,
+            Place::Store(store) => store::flush(store).await,
+            Place::Targets(targets) => targets.flush().await,
+        }
+    }
+
+    /// Destroys the objects, durably.
     ///
     /// # Errors
-    /// The fault of the request.
+    /// The fault of the first request that failed.
     pub async fn clean(&self) -> Result<(), Fault> {
         let objects: Vec<_> = (0..self.plan.objects).map(object_of).collect();
-        let session = &self.sessions[0];
-        let may = self.key.issue(ObjectId(0), ClientId(0), SERVE, self.plan.epoch);
-        for part in objects.chunks(DESTROY_MAX) {
-            let op = Op::Destroy { may, objects: part.to_vec() };
-            done(&*session.call(call(op)).await?)?;
+        match &self.place {
+            Place::Device(_) => Ok(()),
+            Place::Store(store) => store::destroy(store, &objects).await,
+            Place::Targets(targets) => targets.destroy(&objects).await,
         }
-        session.sync().await
     }
 
-    fn may(&self, object: usize, rights: u8) -> Capability {
-        // No metadata server gives a client this number.
-        self.key.issue(object_of(object), ClientId(u64::MAX), rights, self.plan.epoch)
+    /// Ends the sessions, or closes the store; a request of the survey may fail from then on.
+    ///
+    /// # Errors
+    /// `Io`: the store did not become durable.
+    pub async fn close(&self) -> Result<(), Fault> {
+        match &self.place {
+            Place::Device(_) => Ok(()),
+            Place::Store(store) => store.close().await.map_err(|error| error.fault()),
+            Place::Targets(targets) => {
+                targets.close().await;
+                Ok(())
+            }
+        }
     }
+
+    /// Where a record lies on a device: its offset and length in bytes.
+    fn range(&self, record: Record) -> (u64, usize) {
+        let before = record.object as u64 * self.plan.records * u64::from(self.plan.record);
+        ((before + record.block) * BLOCK_U64, record.len as usize * BLOCK)
+    }
+}
+
+/// Are these the bytes of the record? Those of both passes of writing are right: the second may not
+/// have been made.
+fn compare(record: Record, found: &[u8]) -> Result<(), Fault> {
+    let mut wanted = [vec![0; BLOCK], vec![0; BLOCK]];
+    for (at, bytes) in (record.block..).zip(found.chunks_exact(BLOCK)) {
+        for (again, wanted) in wanted.iter_mut().enumerate() {
+            fill(wanted, record.object as u64, at, again == 1);
+        }
+        if !wanted.iter().any(|wanted| wanted == bytes) {
+            return Err(Fault::Corrupt);
+        }
+    }
+    if found.len() == record.len as usize * BLOCK { Ok(()) } else { Err(Fault::Corrupt) }
 }
 
 fn object_of(index: usize) -> ObjectId {
     ObjectId(OBJECTS + index as u64)
-}
-
-fn call(op: Op) -> Call<Ost> {
-    let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
-    Call { ops: vec![op], principal, sync: false, class: SlotClass::Ordinary }
 }
 
 /// Content of a block: its place, and bytes that no other place has.

@@ -6,4 +6,5 @@ mod bed;
 mod clients;
 mod restarts;
 mod room;
+mod survey;
 mod writes;

@@ -6,11 +6,10 @@ use std::rc::Rc;
 use proto::capability::{READ, WRITE};
 use proto::ost::{IO_BLOCKS_MAX, ObjectRun, Op, OpReply, Statement};
 use redbud_ost::server::MEMORY_MIN;
-use redbud_ost::survey::{Pass, Plan, Survey};
 use types::limits::BLOCK;
-use types::{Epoch, Fault, ObjectId};
+use types::{Fault, ObjectId};
 
-use super::bed::{key, run};
+use super::bed::run;
 
 #[test]
 fn written_blocks_are_read_with_holes_around_them() {
@@ -143,27 +142,4 @@ fn requests_beyond_the_memory_wait_for_their_turn() {
         bed.until("all are written and read", || done.get() == 40).await;
         assert_eq!(bed.status("memory_free").await, MEMORY_MIN as u64);
     });
-}
-
-#[test]
-fn survey_measures_and_leaves_nothing() {
-    for sync in [false, true] {
-        run(5, |bed| async move {
-            let client = bed.client("a", 7).await;
-            let free = bed.status("free").await;
-            let (threads, objects, record, records) = (6, 3, 32, 20);
-            let plan = Plan { threads, objects, record, records, sync, epoch: Epoch(0) };
-            let sessions = vec![client.session.clone()];
-            let survey = Survey::new(bed.env.clone(), plan, key(), sessions);
-            for pass in [Pass::Write, Pass::Rewrite, Pass::Read] {
-                let measured = survey.run(pass).await.unwrap();
-                assert_eq!(measured.latencies.len(), 60, "{pass:?}");
-                assert_eq!(measured.bytes, 60 * 32 * 4096);
-                assert!(measured.answered <= measured.durable);
-            }
-            assert_eq!(bed.status("free").await, free - 60 * 32);
-            survey.clean().await.unwrap();
-            assert_eq!(bed.status("free").await, free);
-        });
-    }
 }

@@ -1,34 +1,49 @@
-//! `redbud ost survey`: measures a running target through its messages.
+//! `redbud ost survey`: measures a running target, several, or what lies below one.
+
+mod place;
 
 use std::rc::Rc;
 
-use env::{DriverKind, Env};
-use ost::survey::{Measured, Pass, Plan, Survey, THREADS_PER_SESSION};
-use proto::capability::TargetKey;
-use proto::ost::{IO_BLOCKS_MAX, Ost};
+use env::DriverKind;
+use ost::survey::{Measured, Pass, Plan, Survey};
+use proto::ost::IO_BLOCKS_MAX;
 use serde::Serialize;
-use session::client::{Config, ReadClientKeys, Session};
+use types::Fault;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
-use types::{Epoch, Fault};
 
-use super::status::{keys_of, status_of};
-use super::{failed, target_key, view};
-use crate::address::{OST_PORT, check_address_or};
-use crate::args::{OstSurveyArgs, SurveyPass};
+use super::failed;
+use crate::args::{OstSurveyArgs, SurveyMode, SurveyPass};
 use crate::exit::{Ended, Failure};
-use crate::{log, output};
+use crate::output;
+use place::{Asked, Opened};
 
 #[derive(Serialize)]
 struct Report {
     version: u32,
-    address: String,
-    target: String,
+    #[serde(flatten)]
+    place: PlaceReport,
     threads: u64,
     objects: u64,
     record: u64,
     sync: bool,
     passes: Vec<PassReport>,
+}
+
+/// What was measured.
+#[derive(Serialize)]
+#[serde(tag = "mode", rename_all = "lowercase")]
+enum PlaceReport {
+    Raw { device: String },
+    Store { device: String, target: String },
+    Messages { address: String, target: String },
+    Striped { part: u64, targets: Vec<TargetReport> },
+}
+
+#[derive(Serialize)]
+struct TargetReport {
+    address: String,
+    target: String,
 }
 
 #[derive(Serialize)]
@@ -46,22 +61,16 @@ struct PassReport {
 
 /// Runs the survey, and prints it.
 pub fn run(args: &OstSurveyArgs) -> Ended {
-    let view = view(args.config.as_ref())?;
-    let key = target_key(args.key.as_ref(), view.as_ref())?;
-    let address = check_address_or(&args.address, OST_PORT).map_err(Failure::usage)?;
-    let name = args.fs.clone().or(view.as_ref().map(|view| view.name.clone()));
-    let name = name.unwrap_or_default();
     let plan = plan(args)?;
-    let keys = keys_of(view.as_ref());
-    let status = status_of(&address, &name, keys.as_ref())?;
-    let epoch = status["oldest_epoch"].as_u64().and_then(|epoch| u32::try_from(epoch).ok());
-    let plan = Plan { epoch: Epoch(epoch.unwrap_or_default()), ..plan };
-    let target = status["target"].as_str().unwrap_or_default().to_owned();
-    let passes = env::run(DriverKind::Auto, |env| async move {
-        measure(&env, args, plan, (&address, &name, keys), key).await.map(|passes| Report {
+    let asked = Asked::of(args)?;
+    let measured = env::run(DriverKind::Auto, |env| async move {
+        let Opened { place, report } = asked.open(&env, args, plan).await?;
+        let name = args.targets.join(", ");
+        let survey = Survey::new(env, plan, place).map_err(|_| too_small(&name, plan))?;
+        let passes = measure(&survey, args, &name).await?;
+        Ok(Report {
             version: 1,
-            address,
-            target,
+            place: report,
             threads: plan.threads as u64,
             objects: plan.objects as u64,
             record: u64::from(plan.record) * BLOCK_U64,
@@ -69,7 +78,7 @@ pub fn run(args: &OstSurveyArgs) -> Ended {
             passes: passes.iter().map(of_pass).collect(),
         })
     });
-    let report = passes
+    let report = measured
         .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
         .flatten()?;
     output::print_report(args.output, &report, table)?;
@@ -85,31 +94,19 @@ fn plan(args: &OstSurveyArgs) -> Result<Plan, Failure> {
     let threads = usize::from(args.threads);
     let objects = usize::from(args.objects.unwrap_or(args.threads)).min(threads);
     let records = (args.size / args.record / objects as u64).max(1);
-    let (record, sync, epoch) = (blocks as u32, args.sync, Epoch(0));
-    Ok(Plan { threads, objects, record, records, sync, epoch })
+    Ok(Plan { threads, objects, record: blocks as u32, records, sync: args.sync })
+}
+
+fn too_small(device: &str, plan: Plan) -> Failure {
+    let size = human_size(plan.bytes());
+    failed(format!("{device}: it is smaller than {size}: ask for less with --size"))
 }
 
 async fn measure(
-    env: &Env,
+    survey: &Rc<Survey>,
     args: &OstSurveyArgs,
-    plan: Plan,
-    (address, name, keys): (&str, &str, Option<ReadClientKeys>),
-    key: [u8; 32],
+    name: &str,
 ) -> Result<Vec<Measured>, Failure> {
-    let shared = Rc::default();
-    let mut sessions = Vec::new();
-    for _ in 0..plan.threads.div_ceil(THREADS_PER_SESSION) {
-        let config = Config {
-            description: format!("survey, pid {}", std::process::id()),
-            keys: keys.clone(),
-            log: Rc::new(log::line),
-            ..Config::new::<Ost>(vec![address.to_owned()], name)
-        };
-        let session = Session::<Ost>::open(env.clone(), config, Rc::clone(&shared)).await;
-        sessions.push(session.map_err(|error| failed(error.text))?);
-    }
-    let key = TargetKey::new(key, sessions[0].offer().0);
-    let survey = Survey::new(env.clone(), plan, key, sessions.clone());
     let mut measured = Ok(Vec::new());
     for pass in &args.passes {
         let pass = match pass {
@@ -120,28 +117,28 @@ async fn measure(
         match (survey.run(pass).await, &mut measured) {
             (Ok(one), Ok(all)) => all.push(one),
             (Err(fault), _) => {
-                measured = Err(refused(address, pass, fault));
+                measured = Err(refused(args.mode, name, pass, fault));
                 break;
             }
             (_, Err(_)) => break,
         }
     }
     let cleaned = survey.clean().await;
-    for session in &sessions {
-        session.close().await;
-    }
+    let closed = survey.close().await;
     let measured = measured?;
-    cleaned.map_err(|fault| failed(format!("{address}: cannot destroy the objects: {fault}")))?;
+    cleaned.map_err(|fault| failed(format!("{name}: cannot destroy the objects: {fault}")))?;
+    closed.map_err(|fault| failed(format!("{name}: closing the store: {fault}")))?;
     Ok(measured)
 }
 
-fn refused(address: &str, pass: Pass, fault: Fault) -> Failure {
-    let advice = match fault {
-        Fault::AccessDenied => ": is it the key of this file system's targets?",
-        Fault::NoSpace => ": ask for less with --size",
+fn refused(mode: SurveyMode, name: &str, pass: Pass, fault: Fault) -> Failure {
+    let advice = match (fault, mode) {
+        (Fault::AccessDenied, _) => ": is it the key of this file system's targets?",
+        (Fault::NoSpace, _) => ": ask for less with --size",
+        (Fault::Corrupt, SurveyMode::Raw) => ": the device has other bytes than a survey writes",
         _ => "",
     };
-    failed(format!("{address}: {}: {fault}{advice}", pass.name()))
+    failed(format!("{name}: {}: {fault}{advice}", pass.name()))
 }
 
 fn of_pass(measured: &Measured) -> PassReport {
@@ -159,13 +156,27 @@ fn of_pass(measured: &Measured) -> PassReport {
     }
 }
 
+fn describe(place: &PlaceReport) -> String {
+    match place {
+        PlaceReport::Raw { device } => format!("{device} alone"),
+        PlaceReport::Store { device, target } => {
+            format!("target {target} on {device}, without messages")
+        }
+        PlaceReport::Messages { address, target } => format!("target {target} at {address}"),
+        PlaceReport::Striped { part, targets } => {
+            let addresses: Vec<&str> = targets.iter().map(|one| one.address.as_str()).collect();
+            let (count, part) = (targets.len(), human_size(*part));
+            format!("{count} targets at {}, units of {part}", addresses.join(", "))
+        }
+    }
+}
+
 fn table(report: &Report) -> String {
     let how = if report.sync { "synchronous" } else { "asynchronous" };
     let mut text = format!(
-        "target {} at {}: {} threads, {} objects, records of {}, {how}\n{:<8} {:>10} {:>10} {:>9} \
+        "{}: {} threads, {} objects, records of {}, {how}\n{:<8} {:>10} {:>10} {:>9} \
          {:>9} {:>9} {:>9}\n",
-        report.target,
-        report.address,
+        describe(&report.place),
         report.threads,
         report.objects,
         human_size(report.record),
