@@ -406,6 +406,8 @@ Options (-o, separated by commas):
   strict             the kernel also drops cached pages when a file's size or times change
   timeo=N,retrans=N  mounting gives up after retrans tries of timeo tenths of a second (3, 50)
   lease=TIME         lease that the client asks the server for, 1s to 1h
+  target_ping=TIME   ask an object target what is durable so long after the last request to it
+                     (off: the target says so)
   dirty=SIZE         dirty data at which writers wait (256M; 1M or more)
   commit=delayed     a write is answered at once; commit=sync: when its data is stable and the
                      server has its commit

@@ -52,6 +52,9 @@ pub struct MountOptions {
     pub mount_timeout: Duration,
     /// Lease that the client asks for; by default the server's.
     pub lease: Option<Duration>,
+    /// How long after its last request the client asks a target what is durable; by default the
+    /// target says so.
+    pub target_ping: Option<Duration>,
     /// Dirty bytes held before writers wait.
     pub dirty_max: Option<u64>,
     /// How blocks for growing files are chosen.
@@ -80,6 +83,9 @@ const MOUNT_TIMEOUT: (u64, u64) = (50, 3);
 /// From a write to its commit: less would be `commit=sync`, with more much is lost by a crash.
 const AGES: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
+/// From the last request to a ping: with less, pings would be a load of their own.
+const PINGS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+
 /// Minimum of dirty data: with less, every write waits for the previous one.
 const DIRTY_MIN: u64 = 1 << 20;
 
@@ -98,6 +104,7 @@ impl Default for MountOptions {
             allow_unzoned: false,
             mount_timeout: Duration::from_millis(MOUNT_TIMEOUT.0 * 100 * MOUNT_TIMEOUT.1),
             lease: None,
+            target_ping: None,
             dirty_max: None,
             allocation: PlacingOptions::default(),
             commit: CommitPolicy::default(),
@@ -186,6 +193,12 @@ impl MountOptions {
                 let lease = Some(lease).filter(|lease| LEASE_RANGE.contains(lease));
                 self.lease =
                     Some(lease.ok_or_else(|| explain("write a time from 1s to 1h".into()))?);
+            }
+            "target_ping" => {
+                let ping = parse_duration(value).map_err(explain)?;
+                let ping = Some(ping).filter(|ping| PINGS.contains(ping));
+                let range = || explain("write a time from 100ms to 1h".into());
+                self.target_ping = Some(ping.ok_or_else(range)?);
             }
             "dirty" => {
                 let dirty = parse_size(value).map_err(explain)?;
@@ -283,14 +296,18 @@ mod tests {
 
     #[test]
     fn later_options_win_and_user_implies_nosuid_nodev_noexec() {
-        let options =
-            MountOptions::parse(["ro,user", "rw,exec,data3=/dev/sdz,lease=2s,dirty=64M"]).unwrap();
+        let options = MountOptions::parse([
+            "ro,user",
+            "rw,exec,data3=/dev/sdz,lease=2s,dirty=64M,target_ping=7s",
+        ])
+        .unwrap();
         assert!(!options.read_only && options.nosuid && options.nodev && !options.noexec);
         assert_eq!(options.data, [(PagId(3), PathBuf::from("/dev/sdz"))]);
         assert_eq!(
             (options.lease, options.dirty_max),
             (Some(Duration::from_secs(2)), Some(64 << 20))
         );
+        assert_eq!(options.target_ping, Some(Duration::from_secs(7)));
     }
 
     #[test]
@@ -339,6 +356,8 @@ mod tests {
             "compound=65",
             "compound=0",
             "commit_tasks=10",
+            "target_ping=1ms",
+            "target_ping=2h",
             "commit_max_age=1ms",
             "commit_max_age=2m",
         ] {

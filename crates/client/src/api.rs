@@ -132,6 +132,9 @@ pub struct ClientConfig {
     pub keys: Option<session::client::ReadClientKeys>,
     /// How much the client keeps until the server has made it durable, before changes wait.
     pub kept: KeptLimits,
+    /// How long after its last request to a target, which has something that is not durable, the
+    /// client asks it; `None`: it waits until the target says so.
+    pub target_ping: Option<Duration>,
     /// The client changes nothing.
     pub read_only: bool,
     /// How long `connect` tries before it fails with the reason.
@@ -160,6 +163,7 @@ impl Default for ClientConfig {
             inodes_max: 1_200_000,
             keys: None,
             kept: KeptLimits::default(),
+            target_ping: None,
             read_only: false,
             connect_timeout: Duration::from_secs(10),
             log: Rc::new(|_| ()),

@@ -40,6 +40,7 @@ fn data_config(config: &ClientConfig, core: &Core) -> DataConfig {
             description: config.description.clone(),
             lease: config.lease,
             keys: config.keys.clone(),
+            ping: config.target_ping,
         },
     }
 }

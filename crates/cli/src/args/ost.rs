@@ -137,6 +137,16 @@ pub struct OstServeArgs {
     /// Age at which what nobody waits for is committed
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub commit_interval: types::Duration,
+    /// Tell quiet clients what has become durable; off: they ask, as with the mount option
+    /// target_ping=TIME
+    #[arg(
+        long,
+        value_name = "on|off",
+        default_value = "on",
+        value_parser = parse_switch,
+        action = clap::ArgAction::Set
+    )]
+    pub notices: bool,
     /// Stop when standard input ends (for a parent process that runs the targets)
     #[arg(long, hide = true)]
     pub until_eof: bool,

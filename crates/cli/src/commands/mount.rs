@@ -163,6 +163,7 @@ fn client_config(source: &Source, mount: &Path, options: &MountOptions) -> clien
         dir: source.dir.clone(),
         description: format!("{host}, pid {}, {}", std::process::id(), mount.display()),
         lease: options.lease,
+        target_ping: options.target_ping,
         devices: options
             .data
             .iter()

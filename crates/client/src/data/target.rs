@@ -54,6 +54,8 @@ pub struct TargetSettings {
     pub lease: Option<Duration>,
     /// Reads the keys for connections by TCP; `None`: there are none.
     pub keys: Option<ReadClientKeys>,
+    /// How long after its last request a session asks what is durable; `None`: the target says so.
+    pub ping: Option<Duration>,
 }
 
 /// What makes a device a target.
@@ -433,6 +435,7 @@ async fn meet(env: Env, weak: Weak<DataDevice>) {
             lease: settings.lease,
             keys: settings.keys,
             kept: KEPT,
+            ping: settings.ping,
             log: link.log.clone(),
             ..Config::new::<Ost>(vec![address(&path).to_owned()], &settings.fs_name)
         };

@@ -23,6 +23,8 @@ pub struct Config {
     pub keys: Option<ServerKeys>,
     /// Bytes that requests carry, and reads fetch, of all clients at once. Further requests wait.
     pub memory: usize,
+    /// Quiet clients hear by themselves what has become durable.
+    pub notices: bool,
     /// Check the invariants after every request; for tests.
     pub validate: bool,
     /// Receives log lines.
@@ -39,6 +41,7 @@ impl Config {
             key,
             keys: None,
             memory: MEMORY,
+            notices: true,
             validate: cfg!(debug_assertions),
             log: Rc::new(|_| ()),
         }

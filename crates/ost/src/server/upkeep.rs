@@ -23,7 +23,9 @@ pub async fn run(server: Rc<Server>) {
         // The silence of clients counts from here after the process was stopped.
         server.sessions.awake_since();
         enforce_keys(&server, &mut keys_seen);
-        server.sessions.push_committed();
+        if runtime.config.notices {
+            server.sessions.push_committed();
+        }
         server.sessions.forget_absent().await;
         server.sessions.forget_silent().await;
         if !server.sessions.recovers() {

@@ -36,6 +36,10 @@ pub struct Bed {
     pub log: Rc<RefCell<Vec<String>>>,
     pub memory: Rc<Cell<usize>>,
     pub lease: Rc<Cell<Duration>>,
+    /// Age at which a group is committed that nobody waits for.
+    pub commit_interval: Rc<Cell<Duration>>,
+    /// Quiet clients hear what is durable.
+    pub notices: Rc<Cell<bool>>,
     /// How the last server ended by itself.
     pub ended: Rc<RefCell<Option<Result<(), ServeError>>>>,
     stop: env::sync::Notify,
@@ -98,7 +102,10 @@ pub fn run<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(Bed) -> F) {
         let memory = Rc::new(Cell::new(redbud_ost::server::MEMORY));
         let (log, ended) = (Rc::default(), Rc::default());
         let lease = Rc::new(Cell::new(LEASE));
-        let bed = Bed { world, env, disk, log, memory, lease, ended, stop };
+        let commit_interval = Rc::new(Cell::new(Duration::from_secs(1)));
+        let notices = Rc::new(Cell::new(true));
+        let bed =
+            Bed { world, env, disk, log, memory, lease, commit_interval, notices, ended, stop };
         bed.start().await;
         test(bed.clone()).await;
         bed.check().await;
@@ -110,16 +117,17 @@ impl Bed {
     pub async fn start(&self) {
         let env = self.world.node("ost");
         let (log, memory, stop) = (self.log.clone(), self.memory.get(), self.stop.clone());
-        let (ended, lease) = (self.ended.clone(), self.lease.get());
+        let (ended, lease, notices) = (self.ended.clone(), self.lease.get(), self.notices.get());
+        let commit_interval = self.commit_interval.get();
         let (send, started) = oneshot();
         env.clone().spawn(async move {
             let device = env.open_disk("device", OPEN).await.unwrap();
-            let commit_interval = Duration::from_secs(1);
             let options = Options { cache_bytes: 8 << 20, commit_interval };
             let store = ObjectStore::open(&env, &device, None, options).await.unwrap();
             let config = Config {
                 lease,
                 memory,
+                notices,
                 validate: true,
                 log: Rc::new(move |line| log.borrow_mut().push(line.to_owned())),
                 ..Config::new(ADDRESS, KEY)
@@ -191,10 +199,21 @@ impl Bed {
 
     /// A client on the node `name` with this number at the metadata server.
     pub async fn client(&self, name: &str, number: u64) -> Client {
-        let config = SessionConfig {
+        self.client_with(name, number, |_| ()).await
+    }
+
+    /// The same with other settings of its session.
+    pub async fn client_with(
+        &self,
+        name: &str,
+        number: u64,
+        set: impl FnOnce(&mut SessionConfig),
+    ) -> Client {
+        let mut config = SessionConfig {
             description: format!("{name}, pid 1"),
             ..SessionConfig::new::<Ost>(vec![ADDRESS.into()], "home")
         };
+        set(&mut config);
         let shared = Rc::new(Shared::default());
         let session = Session::open(self.world.node(name), config, shared).await.unwrap();
         let reports = Rc::new(Reports::default());

@@ -4,6 +4,7 @@
 mod access;
 mod bed;
 mod clients;
+mod pinned;
 mod restarts;
 mod room;
 mod survey;

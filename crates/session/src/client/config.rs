@@ -31,6 +31,9 @@ pub struct Config {
     pub keys: Option<ReadClientKeys>,
     /// How much it keeps for replay.
     pub kept: KeptLimits,
+    /// How long after its last request a session asks what is durable that keeps something. `None`:
+    /// it waits for the server's notice, or the next renewal of the lease.
+    pub ping: Option<Duration>,
     /// Receives log lines.
     pub log: Rc<dyn Fn(&str)>,
 }
@@ -51,6 +54,7 @@ impl Config {
             expected,
             keys: None,
             kept: KeptLimits::default(),
+            ping: None,
             log: Rc::new(|_| ()),
         }
     }

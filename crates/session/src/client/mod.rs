@@ -189,6 +189,8 @@ struct SessionState<P: Peer> {
     renewal: Option<Ticket>,
     /// When the watch looks at the times of requests.
     next_look: Instant,
+    /// When the last request was made, or the last answer came that is kept.
+    last_use: Instant,
     /// When the connection was lost, if there is no other since.
     disconnected_at: Option<Instant>,
     /// Server's clock minus ours, in nanoseconds.
@@ -362,6 +364,7 @@ impl<P: Peer> Session<P> {
         };
         let order = self.shared.next_order();
         let now = self.env.now();
+        state.last_use = now;
         let timer = state.liveness.timer(now);
         state.replay.expect(weight);
         let submitted = state.phase == Phase::Up;
@@ -428,6 +431,7 @@ impl<P: Peer> Session<P> {
         let reply = Rc::new(reply);
         if reply.transno > state.last_committed {
             state.replay.keep(pending.request.clone(), reply.clone(), pending.sent);
+            self.schedule_ping(&mut state);
         }
         let long = state.replay.is_long();
         drop(state);
@@ -752,6 +756,7 @@ impl<P: Peer> Session<P> {
                 liveness: Liveness::new(Duration::from_secs(30), env.now()),
                 renewal: None,
                 next_look: Instant::FAR,
+                last_use: env.now(),
                 disconnected_at: None,
                 clock_offset: 0,
                 load: 0,

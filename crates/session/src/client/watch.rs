@@ -4,7 +4,10 @@
 //! Invariants:
 //! - every request that was sent on the connection has a time, also those of a recovery;
 //! - the watch looks when the first of these times is over, so a request needs no timer of its own.
-//!   While nothing is unanswered it sleeps until the lease is to be renewed.
+//!   While nothing is unanswered it sleeps until the lease is to be renewed;
+//! - with [`super::Config::ping`] a session that keeps something asks so long after its last use
+//!   what is durable (paper 001, section 5). It asks by a renewal, whose answer says so; each
+//!   request puts this off, and so does each answer that is kept.
 
 use std::rc::Rc;
 
@@ -61,6 +64,14 @@ impl<P: Peer> SessionState<P> {
         Instant(self.lease_ends.0.saturating_sub(most.as_nanos() as u64))
     }
 
+    /// When the session asks what is durable, if it does so by itself and nothing puts it off.
+    fn ping_due(&self, ping: Option<Duration>) -> Instant {
+        match ping {
+            Some(ping) if self.replay.len() > 0 => self.last_use + ping,
+            _ => Instant::FAR,
+        }
+    }
+
     /// Looks at every time that may be over. Returns what to do, and when to look again.
     fn judge(&mut self, now: Instant) -> (Option<Action>, Instant) {
         let mut action = self.liveness.tick(now);
@@ -103,6 +114,13 @@ impl<P: Peer> Session<P> {
         }
     }
 
+    /// An answer came that is kept: a ping is due so long after it.
+    pub(super) fn schedule_ping(&self, state: &mut SessionState<P>) {
+        state.last_use = self.env.now();
+        let due = state.ping_due(self.config.ping);
+        self.look_at(state, due);
+    }
+
     /// Does what is due; returns when to look again.
     fn look(&self, now: Instant) -> Instant {
         let (action, next, renew) = {
@@ -113,7 +131,8 @@ impl<P: Peer> Session<P> {
                 return Instant::FAR;
             }
             let (action, next) = state.judge(now);
-            (action, next, state.phase == Phase::Up && now >= state.renewal_due())
+            let due = state.renewal_due().min(state.ping_due(self.config.ping));
+            (action, next, state.phase == Phase::Up && now >= due)
         };
         match action {
             Some(Action::Probe) if planted(Bug::ProbeSkipped) => self.drop_connection(),
@@ -126,9 +145,14 @@ impl<P: Peer> Session<P> {
         // A renewal without an answer has a time of its own.
         let renewal = state.renewal_due();
         let renewal = if renewal > now { renewal } else { now + state.lease / 3 };
+        // During a recovery a ping is late, and looked at again.
+        let ping = state.ping_due(self.config.ping);
+        let late = || now + self.config.ping.unwrap_or(state.lease);
+        let ping = if ping > now { ping } else { late() };
         let probe = state.liveness.due().unwrap_or(Instant::FAR);
         // What was sent just now has set it.
         state.next_look = state.next_look.min(next).min(renewal).min(probe);
+        state.next_look = state.next_look.min(ping);
         state.next_look
     }
 

@@ -66,6 +66,7 @@ pub fn run(args: &OstServeArgs) -> Ended {
             lease: lease.unwrap_or(Duration::from_secs(30)),
             keys: keys.clone(),
             memory: args.memory as usize,
+            notices: args.notices,
             validate: false,
             log: Rc::new(log::line),
             ..Config::new(listen, key)

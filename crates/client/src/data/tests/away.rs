@@ -273,6 +273,27 @@ fn bytes_are_pinned_until_the_target_has_them_durably() {
     });
 }
 
+/// As the clients of paper 001. No flush of a commit, nor a renewal, says it earlier.
+#[test]
+fn bytes_at_a_quiet_target_are_pinned_until_the_ping() {
+    let commit = CommitPolicy { max_age: Duration::from_secs(60), ..CommitPolicy::default() };
+    let target_ping = Some(Duration::from_millis(700));
+    run(1017, Setup { target_ping, commit, ..setup() }, |rig| async move {
+        let file = rig.file(2);
+        let target = rig.server.targets[0].clone();
+        target.quiet.set(true);
+        let pinned = || rig.ctx.devices()[0].target.clone().unwrap().pinned_bytes;
+        rig.write(&file, 0, &[1; 8 * BLOCK]).await.unwrap();
+        file.launch_all();
+        rig.env.sleep(Duration::from_millis(600)).await;
+        target.make_durable();
+        rig.env.sleep(Duration::from_millis(80)).await;
+        assert!(pinned() >= 8 * BLOCK_U64);
+        rig.env.sleep(Duration::from_millis(120)).await;
+        assert_eq!((pinned(), target.counts.borrow().syncs), (0, 0));
+    });
+}
+
 /// The client's session at the metadata server is lost while a write of it waits for a target.
 #[test]
 fn write_of_a_lost_session_never_follows_one_of_the_next() {

@@ -596,6 +596,8 @@ pub struct Setup {
     pub targets: u16,
     /// See [`Server::stripe`].
     pub stripe: (u64, u16),
+    /// See [`TargetSettings::ping`].
+    pub target_ping: Option<Duration>,
 }
 
 impl Setup {
@@ -617,6 +619,7 @@ impl Default for Setup {
             commit: CommitPolicy::default(),
             targets: 0,
             stripe: (2, 1),
+            target_ping: None,
         }
     }
 }
@@ -698,7 +701,11 @@ impl Rig {
             commit: setup.commit,
             on_edit: None,
             waits: Rc::default(),
-            targets: TargetSettings { fs_name: "test".into(), ..TargetSettings::default() },
+            targets: TargetSettings {
+                fs_name: "test".into(),
+                ping: setup.target_ping,
+                ..TargetSettings::default()
+            },
         };
         let ctx = DataContext::open(env.clone(), config, ClientId(5), FS, &pags, server.clone())
             .await

@@ -57,6 +57,8 @@ pub struct Target {
     pub flips: Cell<u32>,
     /// Nothing becomes durable.
     pub stalled: Cell<bool>,
+    /// It tells nobody by itself what is durable.
+    pub quiet: Cell<bool>,
     changed: Notify,
     pub counts: RefCell<Counts>,
     rng: RefCell<SimRng>,
@@ -90,6 +92,7 @@ impl Target {
             epoch_min: Cell::new(0),
             flips: Cell::new(0),
             stalled: Cell::new(false),
+            quiet: Cell::new(false),
             changed: Notify::new(),
             counts: RefCell::default(),
             rng: RefCell::new(SimRng::new(seed)),
@@ -209,7 +212,7 @@ impl Running {
         self.target.make_durable();
         let transno = self.last_committed();
         self.sessions.each(|session| {
-            if session.learns_durable(transno) {
+            if !self.target.quiet.get() && session.learns_durable(transno) {
                 session.push(Message::Push { push: Push::Committed { transno } });
             }
         });
