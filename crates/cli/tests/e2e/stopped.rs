@@ -9,18 +9,26 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Cluster, Mapping, Spec, eventually, pattern, redbud, signal};
+use crate::harness::{
+    Cluster, Content, Mapping, Spec, eventually, on_blocks_and_objects, pattern, redbud, signal,
+};
 
-fn two_mounts() -> Cluster {
-    let mut cluster = Cluster::start(&Spec { lease: Duration::from_secs(2), ..Spec::default() });
+on_blocks_and_objects!(
+    stopped_client_loses_dirty_data_reports_it_and_blocks_nobody,
+    stopped_client_loses_dirty_mappings_and_keeps_writes_of_others,
+    client_stopped_for_less_than_its_lease_loses_nothing,
+);
+
+fn two_mounts(content: Content) -> Cluster {
+    let lease = Duration::from_secs(2);
+    let mut cluster = Cluster::start(&Spec { lease, content, ..Spec::default() });
     cluster.mount();
     cluster.mount();
     cluster
 }
 
-#[test]
-fn stopped_client_loses_dirty_data_reports_it_and_blocks_nobody() {
-    let cluster = two_mounts();
+fn stopped_client_loses_dirty_data_reports_it_and_blocks_nobody(content: Content) {
+    let cluster = two_mounts(content);
     let (mine, other) = (cluster.path(0).join("precious"), cluster.path(1).join("precious"));
     let file = File::create(&mine).unwrap();
     file.write_all_at(&pattern(1, 100_000), 0).unwrap();
@@ -61,9 +69,8 @@ fn stopped_client_loses_dirty_data_reports_it_and_blocks_nobody() {
     cluster.finish();
 }
 
-#[test]
-fn stopped_client_loses_dirty_mappings_and_keeps_writes_of_others() {
-    let cluster = two_mounts();
+fn stopped_client_loses_dirty_mappings_and_keeps_writes_of_others(content: Content) {
+    let cluster = two_mounts(content);
     let (mine, other) = (cluster.path(0).join("mapped"), cluster.path(1).join("mapped"));
     fs::write(&mine, pattern(1, 8192)).unwrap();
     let open = || OpenOptions::new().read(true).write(true).open(&mine).unwrap();
@@ -113,9 +120,8 @@ fn server_and_local_stop_cleanly_right_after_they_are_ready() {
     cluster.finish();
 }
 
-#[test]
-fn client_stopped_for_less_than_its_lease_loses_nothing() {
-    let cluster = two_mounts();
+fn client_stopped_for_less_than_its_lease_loses_nothing(content: Content) {
+    let cluster = two_mounts(content);
     let file = File::create(cluster.path(0).join("f")).unwrap();
     for round in 0..5 {
         file.write_all_at(&pattern(round, 30_000), round * 30_000).unwrap();
@@ -141,7 +147,7 @@ fn client_stopped_for_less_than_its_lease_loses_nothing() {
 
 #[test]
 fn server_that_was_stopped_evicts_nobody_when_it_resumes() {
-    let cluster = two_mounts();
+    let cluster = two_mounts(Content::Blocks);
     let file = File::create(cluster.path(0).join("f")).unwrap();
     file.write_all_at(&pattern(1, 100_000), 0).unwrap();
     let server = cluster.server_pid();
@@ -163,7 +169,7 @@ fn server_that_was_stopped_evicts_nobody_when_it_resumes() {
 
 #[test]
 fn mkfs_refuses_a_busy_device_while_a_mount_does_not_answer() {
-    let cluster = two_mounts();
+    let cluster = two_mounts(Content::Blocks);
     let file = File::create(cluster.path(0).join("f")).unwrap();
     let server = cluster.server_pid();
     signal(server, Signal::STOP);
