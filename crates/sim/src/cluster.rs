@@ -26,12 +26,14 @@ use types::limits::{BLOCK, BLOCK_U64};
 use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, Transno, Uuid};
 
 use crate::drain_state::Drains;
-use crate::events::{Event, Events, Eviction};
+use crate::events::{Event, Events};
 use crate::fences::{self, SimFence, SwitchOff};
 use crate::invariant::Invariant;
 use crate::keys::Keys;
+use crate::log_lines::{parse_eviction, parse_unflushed};
 pub use crate::servers::SERVER;
 use crate::servers::Standing;
+use crate::targets::Targets;
 use crate::zones::{self, Disks, Drawn, Sizes};
 
 /// Bytes of the metadata log.
@@ -133,6 +135,8 @@ pub struct Cluster {
     pub(crate) standing: Option<Rc<Standing>>,
     /// Drains of data zones.
     pub(crate) drains: Drains,
+    /// Object storage targets.
+    pub(crate) targets: Rc<Targets>,
     /// The stream of the run, which gets what happens here.
     pub events: Events,
 }
@@ -327,6 +331,7 @@ impl Cluster {
             ledger,
             standing: None,
             drains: Drains::default(),
+            targets: Rc::default(),
             events,
         }
     }
@@ -465,6 +470,8 @@ impl Cluster {
             fences: self.fences(env),
             observer: Some(observer),
             keys: self.keys.as_ref().map(Keys::of_server),
+            target_key: self.target_key(),
+            target_keys: self.keys_for_targets(node),
             validate: true,
             ..mds::Config::new(FS, &address(node))
         }
@@ -744,31 +751,6 @@ impl Cluster {
         let client = Client::connect(env, config, kernel).await;
         client.map_err(|error| format!("{name} cannot mount: {error}"))
     }
-}
-
-/// The evicted client and the zone in a log line of the server about writes that it could not
-/// flush.
-fn parse_unflushed(text: &str) -> Option<(ClientId, PagId)> {
-    let (device, rest) = text.split_once("writes in place of the evicted client ")?;
-    let client = rest.split(' ').next()?.parse().ok()?;
-    let zone = device.strip_prefix("data device data")?.split(' ').next()?.parse().ok()?;
-    Some((ClientId(client), PagId(zone)))
-}
-
-/// The client and stage in a log line of the server about an eviction.
-fn parse_eviction(text: &str) -> Option<(ClientId, Eviction)> {
-    if let Some((client, _)) = parse_unflushed(text) {
-        let stands_still = text.contains("has not flushed within") || text.contains("still owes");
-        return stands_still.then_some((client, Eviction::Unflushed));
-    }
-    let rest = text.strip_prefix("client ")?;
-    let (number, rest) = rest.split_once(' ')?;
-    let eviction = match rest {
-        rest if rest.starts_with("has been evicted") => Eviction::Completed,
-        rest if rest.contains("is being evicted") => Eviction::Begins,
-        _ => return None,
-    };
-    Some((ClientId(number.parse().ok()?), eviction))
 }
 
 /// Recovers an image of the metadata zone in a world of its own, and checks it.

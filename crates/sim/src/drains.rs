@@ -165,8 +165,7 @@ struct Administrator {
 impl Administrator {
     fn of(cluster: &Cluster) -> Administrator {
         let env = cluster.world.node(ADMINISTRATOR);
-        let unanswered = Cell::new(false);
-        let asker = Asker { cluster: cluster.clone(), env, name: ADMINISTRATOR, unanswered };
+        let asker = Asker::new(cluster, env, ADMINISTRATOR);
         Administrator { cluster: cluster.clone(), asker, answered: Cell::new(None) }
     }
 

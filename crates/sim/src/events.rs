@@ -51,6 +51,8 @@ pub enum Event<'a> {
         /// The file.
         ino: Ino,
     },
+    /// The target that is this zone has forgotten a client: this run of a node.
+    Forgets(PagId, (&'a str, u32)),
     /// The drain of a zone is at this stage.
     Drains(PagId, DrainStage),
     /// Other data devices were attached; their content is stable.

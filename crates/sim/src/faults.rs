@@ -78,11 +78,19 @@ pub enum Fault {
     Takeover,
     /// A data zone is drained. What moves its files may be killed, stopped or cut off.
     Drain,
+    /// The process of an object storage target is killed and started again, at once or later, alone
+    /// or together with the server, a client or another target.
+    TargetKill,
+    /// The same, and the target's host loses power: a part of what its disk had not flushed
+    /// survives.
+    TargetPower,
+    /// A connection with a target breaks, or is blocked in one or both directions.
+    TargetCut,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 27] = [
+    pub const ALL: [Fault; 30] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -110,12 +118,28 @@ impl Fault {
         Fault::Death,
         Fault::Takeover,
         Fault::Drain,
+        Fault::TargetKill,
+        Fault::TargetPower,
+        Fault::TargetCut,
     ];
+
+    /// The kinds of targets.
+    pub const OF_TARGETS: [Fault; 3] = [Fault::TargetKill, Fault::TargetPower, Fault::TargetCut];
 
     /// The kinds that a run with one server has, unless others are named.
     pub fn of_one_server() -> Vec<Fault> {
-        let apart = [Fault::Takeover, Fault::Drain];
-        Fault::ALL.into_iter().filter(|kind| !apart.contains(kind)).collect()
+        let apart = |kind: &Fault| {
+            matches!(kind, Fault::Takeover | Fault::Drain) || Fault::OF_TARGETS.contains(kind)
+        };
+        Fault::ALL.into_iter().filter(|kind| !apart(kind)).collect()
+    }
+
+    /// These kinds in a run with targets: nothing of a file lies on a data device there.
+    pub fn with_targets(kinds: &[Fault]) -> Vec<Fault> {
+        let of_data =
+            |kind: &Fault| matches!(kind, Fault::DataEio | Fault::Death | Fault::Space | Fault::Drain);
+        let others = kinds.iter().copied().filter(|kind| !of_data(kind));
+        others.chain(Fault::OF_TARGETS).collect()
     }
 
     /// The kinds that a run with several servers has: none that ends the metadata device, or that
@@ -149,6 +173,8 @@ impl Fault {
                 | Fault::Mute
                 | Fault::LongStall
                 | Fault::Takeover
+                | Fault::TargetKill
+                | Fault::TargetPower
         )
     }
 
@@ -200,6 +226,9 @@ impl Fault {
             Fault::Death => "death",
             Fault::Takeover => "takeover",
             Fault::Drain => "drain",
+            Fault::TargetKill => "target-kill",
+            Fault::TargetPower => "target-power",
+            Fault::TargetCut => "target-cut",
         }
     }
 }
@@ -426,6 +455,8 @@ impl Injector {
             Fault::Death => self.device_dies().await,
             Fault::Takeover => self.take_over().await,
             Fault::Drain => self.drain_a_zone(),
+            Fault::TargetKill | Fault::TargetPower => self.restart_target(kind).await,
+            Fault::TargetCut => self.cut_target().await,
             Fault::MetaEio => self.fail_meta().await,
             Fault::Damage => self.damage_meta().await,
             Fault::OneWay if self.kinds.contains(&Fault::ServerKill) && self.rng.one_in(3) => {
@@ -525,6 +556,8 @@ impl Injector {
             self.cluster.world.kill(MOVER);
             let data = self.cluster.data_lose_power(&mut self.rng);
             self.cluster.replace(None, Some(data));
+            self.cluster.targets_lose_power(&mut self.rng);
+            self.cluster.start_targets();
         }
         if server {
             self.restart(Fault::ServerPower).await;

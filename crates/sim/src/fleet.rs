@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 
 use client::Edited;
 use env::sim::DiskAction;
-use types::{ClientId, Duration, Fault, Ino, Instant, Transno};
+use types::{ClientId, Duration, Ino, Instant, Transno};
 
 use crate::cluster::Cluster;
 use crate::events::{Event, Events, Eviction};
@@ -19,6 +19,7 @@ use crate::fences;
 use crate::history::History;
 use crate::invariant::Invariant;
 use crate::kernel::Caches;
+use crate::log_lines::damaged;
 use crate::mount::Mount;
 use crate::script::{Script, Workload};
 use crate::space;
@@ -241,6 +242,7 @@ impl Fleet {
             Event::Evicts(client, stage) => self.on_eviction(client.0, stage),
             Event::TookEffect { client, asked, transno } => self.on_applied(client, asked, transno),
             Event::ServerKilled => self.before_server_kill(),
+            Event::Forgets(_, client) => self.on_forgotten(client),
             Event::Moved
             | Event::Ended(_)
             | Event::Meta(_)
@@ -491,7 +493,8 @@ impl Fleet {
     /// Pauses the client's process, or partitions it from the server.
     pub fn silence(&self, slot: usize, time: Duration, stopped: bool) {
         let (world, env) = (self.0.cluster.world.clone(), self.0.cluster.env.clone());
-        let (name, servers) = (self.name(slot), self.0.cluster.servers());
+        let name = self.name(slot);
+        let servers = self.0.cluster.out_of_reach(time);
         self.may_lose(slot, time + self.0.cluster.lease * 4);
         if stopped {
             world.pause(&name);
@@ -556,7 +559,8 @@ impl Fleet {
                 cluster.events.emit(Event::LostWrites { client, ino });
                 // What was not flushed goes with a device that becomes absent, and nothing is
                 // written to one that is (SEMANTICS 3.12).
-                let failed = actions.iter().any(|action| cluster.was_failed(&name, *action));
+                let failed = actions.iter().any(|action| cluster.was_failed(&name, *action))
+                    || cluster.was_forgotten(&name);
                 if !failed && !member.has_missed_device {
                     cluster.events.broken(Invariant::Loss, text);
                 }
@@ -580,6 +584,21 @@ impl Fleet {
         let member = members.iter().find(|member| member.name == name);
         if let Some(mount) = member.and_then(|member| member.mount.as_ref()) {
             self.0.history.edited(mount.index, ino, edited);
+        }
+    }
+
+    /// A target has forgotten a run of a node: it was silent, or did not come back.
+    fn on_forgotten(&self, (node, run): (&str, u32)) {
+        let cluster = &self.0.cluster;
+        let members = self.0.members.borrow();
+        let member = members.iter().find(|member| member.name == node && member.mount.is_some());
+        let Some(member) = member.filter(|_| cluster.world.run_of(node) == Some(run)) else {
+            return;
+        };
+        let now = cluster.env.now();
+        if member.eviction_window.is_none_or(|(_, until)| now > until) {
+            let text = format!("a target has forgotten {node}, though nothing held it up");
+            cluster.events.broken(Invariant::Eviction, &text);
         }
     }
 
@@ -751,16 +770,6 @@ impl Fleet {
     }
 }
 
-/// The file of a client's log line about lost writes, and whether a flush failed; `None` if no
-/// device was at fault.
-fn damaged(text: &str) -> Option<(Ino, bool)> {
-    let (number, rest) = text.strip_prefix("inode ")?.split_once([' ', ':'])?;
-    let (_, why) = rest.split_once("written data is lost: ")?;
-    let flush = why.contains("could not make it stable");
-    let of_a_device = flush || why == Fault::Io.text() || why.contains("data zone has failed");
-    of_a_device.then(|| Some((Ino(number.parse().ok()?), flush)))?
-}
-
 /// A running process; dropped at its end or death.
 struct Working(Fleet);
 
@@ -771,30 +780,4 @@ impl Drop for Working {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cluster::world;
-
-    #[test]
-    fn live_client_must_notice_its_eviction() {
-        let (world, disks) = world(1);
-        let inner = world.clone();
-        world.run(|env| async move {
-            let events = Events::default();
-            let cluster = Cluster::new(inner, env.clone(), disks, Rc::default(), events.clone());
-            cluster.start_server();
-            let fleet =
-                Fleet::new(&cluster, &History::new(&events), &Rc::new(Script::plain(1)), 1, 1, 0);
-            fleet.start().await.expect("a client mounts");
-            assert!(fleet.unaware().is_empty());
-            let client = fleet.mounts()[0].client.status().client;
-            // The server reports the eviction, and the client does not notice it.
-            fleet.on_eviction(client, Eviction::Begins);
-            assert!(fleet.unaware().is_empty());
-            fleet.on_eviction(client, Eviction::Completed);
-            assert_eq!(fleet.unaware(), [0]);
-            fleet.end();
-            assert!(fleet.unaware().is_empty(), "it is dead");
-        });
-    }
-}
+mod tests;

@@ -49,6 +49,7 @@ invariants! {
     Room "ROOM",
     Loss "LOSS",
     Zone "ZONE",
+    Target "TARGET",
     Drained "DRAINED",
     Eviction "EVICTION",
     Noticed "NOTICED",

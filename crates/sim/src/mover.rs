@@ -76,6 +76,15 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
+    pub(crate) fn new(cluster: &Cluster, env: Env, name: &'static str) -> Asker {
+        Asker { cluster: cluster.clone(), env, name, unanswered: Cell::new(false) }
+    }
+
+    /// Makes what answers at this path a data zone.
+    pub(crate) async fn add_zone(&self, path: &str) {
+        self.ask(Op::AddZone { path: path.to_owned(), overwrite: false }).await;
+    }
+
     /// The server's answer, which is JSON; asks until there is one.
     async fn ask(&self, op: Op) -> Value {
         loop {

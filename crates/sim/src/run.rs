@@ -24,7 +24,7 @@ use crate::mount::{Mount, OpenFile};
 use crate::mutate_history::{self, Verdicts};
 use crate::script::{Keep, Script, ScriptStep, Workload};
 use crate::zones::{Drawn, Sizes};
-use crate::{committing, drains, fields, invariants, panics, placing, space};
+use crate::{committing, drains, fields, invariants, panics, placing, space, target_checks};
 
 /// After the last fault everything finishes within this virtual time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -78,6 +78,8 @@ pub struct Plan {
     pub standbys: usize,
     /// Draw from this how clients choose places, and the root directory's layout; 0: the usual.
     pub placing: u64,
+    /// Object storage targets, on which all files lie; 0: all lie on data zones.
+    pub osts: usize,
 }
 
 impl Plan {
@@ -105,6 +107,7 @@ impl Plan {
             keys: None,
             standbys: 0,
             placing: 0,
+            osts: 0,
         }
     }
 
@@ -142,6 +145,7 @@ impl Plan {
             cluster.workers = committing::workers(self.placing);
         }
         cluster.stand_by(self.standbys, self.world_seed());
+        cluster.begin_targets(self.osts);
     }
 
     fn its_keys(&self) -> Option<Keys> {
@@ -281,6 +285,9 @@ impl Plan {
         }
         if self.placing != 0 {
             text += &format!(" --placing {}", self.placing);
+        }
+        if self.osts != 0 {
+            text += &format!(" --osts {}", self.osts);
         }
         text
     }
@@ -514,7 +521,9 @@ async fn safety_and_healing(
     let _watching = cluster.watch_devices();
     invariants::watch(&cluster, &fleet, plan.only_devices_fail());
     cluster.start_server();
-    if let Some(layout) = placing::layout(plan.placing, plan.zones) {
+    if plan.osts > 0 {
+        cluster.enter_targets(plan.seed).await.map_err(|text| (Invariant::Mount, text))?;
+    } else if let Some(layout) = placing::layout(plan.placing, plan.zones) {
         cluster.set_layout(&layout).await.map_err(|text| (Invariant::Mount, text))?;
     }
     for client in 0..plan.clients {
@@ -669,7 +678,8 @@ async fn audit(
     auditor.client.unmount().await;
     fleet.record_dead_sessions(true);
     let image = cluster.meta().fork();
-    cluster::fsck(image, 1).map_err(|text| (Invariant::Whole, text))
+    cluster::fsck(image, 1).map_err(|text| (Invariant::Whole, text))?;
+    target_checks::check_all(cluster).await
 }
 
 async fn unmount(cluster: &Cluster, mounts: &[Mount]) -> Result<(), Broken> {
@@ -704,6 +714,8 @@ async fn lose_power(
     let data = cluster.data_lose_power(rng);
     cluster::fsck(meta.fork(), 2).map_err(|text| (Invariant::PowerCut, text))?;
     cluster.replace(Some(meta), Some(data));
+    cluster.targets_lose_power(rng);
+    cluster.start_targets();
     cluster.start_server();
     Ok(())
 }

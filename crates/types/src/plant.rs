@@ -91,6 +91,12 @@ bugs! {
     ReplayOutOfOrder,
     /// A client does not replay answered requests.
     ReplaySkipped,
+    /// A client does not repeat to a restarted object target what that one had lost.
+    TargetReplaySkipped,
+    /// The log of an object target does not wait until the content that it describes is stable.
+    ContentNotAwaited,
+    /// An object target answers that it has destroyed objects, and keeps them.
+    ObjectsKept,
     /// A restarted server serves before its clients have reclaimed what they hold.
     GraceSkipped,
     /// Leases are not reclaimed after a restart.

@@ -25,7 +25,8 @@ On SIGINT and SIGTERM a run of several seeds or a campaign prints its summary an
 Kinds of faults (see SIMULATION.md): cut, partition, one-way, mute, uneven; server-kill,
 server-power, server-pause; client-kill, process-kill, signal, silence, power,
 cluster-power; stall, long-stall, data-eio, meta-eio, death, space, damage; clock-jump,
-drift; together, pairs; takeover (with --standbys); drain (with --zones).
+drift; together, pairs; takeover (with --standbys); drain (with --zones); target-kill,
+target-power, target-cut (with --osts).
 
 A campaign continues only with the build and the options that began it, or with --changed.
 
@@ -103,11 +104,14 @@ pub struct SimArgs {
     /// server works on at once, and the root directory's layout [default: the usual ways]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub placing: u64,
+    /// Number of object storage targets, up to 4, on which all files then lie
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=4))]
+    pub osts: u16,
     /// Draw everything from the seed, as the tests do: faults, operations, clients, zones, devices
     #[arg(long, conflicts_with_all = [
         "clients", "processes", "executors", "operations", "faults", "workload", "hours", "keep",
         "zones", "timed_disks", "devices", "lease", "usual_format", "usual_operations", "security",
-        "standbys", "placing",
+        "standbys", "placing", "osts",
     ])]
     pub pool: bool,
     /// Number of metadata servers; only 1 is supported

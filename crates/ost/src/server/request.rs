@@ -20,7 +20,7 @@ use proto::ost::{
 use session::server::SessionState;
 use session::server::recovery::replay::{KeptResults, ReplayDecision, Sending, decide};
 use types::limits::{BLOCK, BLOCK_U64, COMPOUND_OPS_MAX, FILE_SIZE_MAX};
-use types::{ClientId, Fault, ObjectId, Transno, crc32c};
+use types::{Bug, ClientId, Fault, ObjectId, Transno, crc32c, planted};
 
 use super::Server;
 use super::sessions::Session;
@@ -290,6 +290,7 @@ impl Execution {
         if server.sessions.recovers() {
             server.access.note_gone(objects);
         }
+        let objects = if planted(Bug::ObjectsKept) { &[] } else { objects };
         let destroyed = server.runtime.store.destroy(self.asked(), objects).await;
         self.changed(destroyed).await
     }

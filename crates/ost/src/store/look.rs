@@ -11,7 +11,7 @@ use proto::ost::ObjectRun;
 use types::limits::BLOCK;
 use types::{Fault, ObjectId, crc32c};
 
-use super::format::{BLOCKS_MAX, Run, Segment};
+use super::format::{BLOCKS_MAX, OBJECTS, Run, Segment, object_key};
 use super::{Found, ObjectStore, map};
 
 /// Segments that are looked at in one transaction.
@@ -80,6 +80,22 @@ impl ObjectStore {
         }
         self.flight.settled(&runs).await.map_err(|error| error.fault())?;
         self.flight.content.read(&runs).await.map_err(|error| error.fault())
+    }
+
+    /// Objects from number `from` on, at most `max`, in order.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub async fn objects(&self, from: ObjectId, max: usize) -> Result<Vec<ObjectId>, Fault> {
+        let look = self.engine.run(Cost::READ, |txn| {
+            let mut found = Vec::new();
+            OBJECTS.for_each(txn, &object_key(from), |key, _| {
+                found.push(ObjectId(u64::from_be_bytes(*key)));
+                found.len() < max
+            })?;
+            Ok(found)
+        });
+        Ok(look.await.map_err(|error| error.fault())?.0)
     }
 
     /// The runs of blocks from `from` on that hold something, at most `max`, and whether these are

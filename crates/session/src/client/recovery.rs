@@ -12,7 +12,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use env::sync::oneshot;
-use proto::message::{Peer, Principal, Replay, Reply, Request};
+use proto::message::{OBJECT_TARGET, Peer, Principal, Replay, Reply, Request};
 use proto::slots::Ticket;
 use types::{Bug, Transno, planted};
 
@@ -65,10 +65,9 @@ impl<P: Peer> Session<P> {
                 };
                 next.map(|(transno, entry)| (transno, entry.request.clone(), entry.reply.clone()))
             };
-            let Some((transno, request, reply)) = next.filter(|_| !planted(Bug::ReplaySkipped))
-            else {
-                break;
-            };
+            let skips = planted(Bug::ReplaySkipped)
+                || P::ROLE == OBJECT_TARGET && planted(Bug::TargetReplaySkipped);
+            let Some((transno, request, reply)) = next.filter(|_| !skips) else { break };
             match planted(Bug::ReplayOutOfOrder) {
                 true => before = Bound::Excluded(transno),
                 false => after = transno,

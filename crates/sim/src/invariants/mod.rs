@@ -129,6 +129,9 @@ impl Checkers {
                 }
                 self.evicted_from(self.places.borrow().get(&client).cloned());
             }
+            Event::Forgets(zone, (node, run)) => {
+                self.lying.borrow_mut().forgets(zone, (node.to_owned(), run));
+            }
             Event::Drains(zone, stage) => self.drains(zone, stage),
             Event::Troubled(zone, begins) => {
                 let now = self.cluster.env.now();

@@ -51,6 +51,8 @@ pub(crate) struct Lying {
     used: BTreeMap<NodeRun, Zones>,
     /// The zones whose devices failed a request of a process.
     failed: BTreeMap<NodeRun, Zones>,
+    /// Targets that have forgotten a client. Any file may lie there.
+    forgetful: Zones,
     /// Clients whose kernel could not write back stores into a mapping of a file.
     unwritten: BTreeSet<(usize, Ino)>,
     /// Processes that lost a session.
@@ -87,6 +89,7 @@ impl Lying {
             writers: BTreeMap::new(),
             used: BTreeMap::new(),
             failed: BTreeMap::new(),
+            forgetful: Zones::new(),
             unwritten: BTreeSet::new(),
             evicted: BTreeSet::new(),
             troubles: Troubles::default(),
@@ -131,6 +134,12 @@ impl Lying {
     /// A zone drains from here on, or no longer.
     pub(crate) fn leaving(&mut self, zone: PagId, begins: bool, now: Instant) {
         self.leaving.note(Some(zone), begins, now);
+    }
+
+    /// A target has forgotten a process, and what was not durable with it.
+    pub(crate) fn forgets(&mut self, zone: PagId, place: NodeRun) {
+        self.forgetful.insert(zone);
+        self.failed.entry(place).or_default().insert(zone);
     }
 
     /// A process lost its session.
@@ -200,6 +209,7 @@ impl Lying {
     /// The zones in which a file lies, as far as known.
     fn zones_of(&self, ino: Ino) -> Zones {
         let mut zones = self.committed.get(&ino).cloned().unwrap_or_default();
+        zones.extend(&self.forgetful);
         for writer in self.writers.get(&ino).into_iter().flatten() {
             zones.extend(self.used.get(writer).into_iter().flatten());
         }

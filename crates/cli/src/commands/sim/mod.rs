@@ -38,7 +38,7 @@ struct Options {
 
 impl Options {
     fn new(args: &SimArgs) -> Result<Options, Failure> {
-        let faults = faults(args.faults.as_deref(), args.standbys)?;
+        let faults = faults(args.faults.as_deref(), args.standbys, args.osts)?;
         if faults.contains(&Fault::Drain) && args.zones < 2 {
             return Err(Failure::usage("--faults drain needs --zones of 2 or more"));
         }
@@ -90,6 +90,7 @@ impl Options {
             keys: args.security.0,
             standbys: args.standbys.into(),
             placing: args.placing,
+            osts: args.osts.into(),
             ..usual
         }
     }
@@ -209,10 +210,11 @@ fn run_campaign(args: &SimArgs, options: &Options, path: &Path) -> Ended {
     Ok(ended(&campaign.totals))
 }
 
-fn faults(asked: Option<&[String]>, standbys: u16) -> Result<Vec<Fault>, Failure> {
+fn faults(asked: Option<&[String]>, standbys: u16, osts: u16) -> Result<Vec<Fault>, Failure> {
     let several = standbys > 0;
     let Some(asked) = asked else {
-        return Ok(if several { Fault::of_several_servers() } else { Fault::of_one_server() });
+        let all = if several { Fault::of_several_servers() } else { Fault::of_one_server() };
+        return Ok(if osts > 0 { Fault::with_targets(&all) } else { all });
     };
     if asked == ["none"] {
         return Ok(Vec::new());
@@ -232,7 +234,15 @@ fn faults(asked: Option<&[String]>, standbys: u16) -> Result<Vec<Fault>, Failure
         if fault == Fault::Takeover && !several {
             return Err(Failure::usage("--faults takeover needs --standbys"));
         }
-        if several && !Fault::of_several_servers().contains(&fault) {
+        let of_targets = Fault::OF_TARGETS.contains(&fault);
+        if of_targets && osts == 0 {
+            return Err(Failure::usage(format!("--faults {fault} needs --osts")));
+        }
+        if osts > 0 && !Fault::with_targets(&[fault]).contains(&fault) {
+            let text = format!("--faults {fault}: not simulated with --osts");
+            return Err(Failure::usage(text));
+        }
+        if several && !of_targets && !Fault::of_several_servers().contains(&fault) {
             let text = format!("--faults {fault}: not simulated with --standbys");
             return Err(Failure::usage(text));
         }
@@ -306,17 +316,27 @@ mod tests {
 
     fn asked(text: &str) -> Result<Vec<Fault>, Failure> {
         let names: Vec<String> = text.split(',').map(str::to_owned).collect();
-        faults(Some(&names), 0)
+        faults(Some(&names), 0, 0)
     }
 
     #[test]
     fn takeovers_need_servers_that_stand_by_and_go_with_some_faults() {
-        let several = |name: &str| faults(Some(&[name.to_owned()]), 1);
+        let several = |name: &str| faults(Some(&[name.to_owned()]), 1, 0);
         assert_eq!(several("takeover").unwrap(), [Fault::Takeover]);
         assert!(several("space").unwrap_err().text.contains("not simulated"));
         assert!(asked("takeover").unwrap_err().text.contains("--standbys"));
-        assert!(faults(None, 1).unwrap().contains(&Fault::Takeover));
-        assert!(!faults(None, 0).unwrap().contains(&Fault::Takeover));
+        assert!(faults(None, 1, 0).unwrap().contains(&Fault::Takeover));
+        assert!(!faults(None, 0, 0).unwrap().contains(&Fault::Takeover));
+    }
+
+    #[test]
+    fn faults_of_targets_need_targets_which_have_no_faults_of_data_devices() {
+        let with = |name: &str, osts: u16| faults(Some(&[name.to_owned()]), 0, osts);
+        assert_eq!(with("target-kill", 1).unwrap(), [Fault::TargetKill]);
+        assert!(with("target-kill", 0).unwrap_err().text.contains("--osts"));
+        assert!(with("space", 1).unwrap_err().text.contains("not simulated"));
+        assert!(faults(None, 0, 2).unwrap().contains(&Fault::TargetPower));
+        assert!(!faults(None, 0, 0).unwrap().contains(&Fault::TargetPower));
     }
 
     #[test]

@@ -1,0 +1,337 @@
+//! Object storage targets of a cluster: real servers, each on a host and a device of its own.
+//!
+//! Invariants:
+//! - a run without targets draws nothing, starts nothing and logs nothing here;
+//! - a process that ends without a kill is a violation: no device of a target fails;
+//! - the client of a target is known as the run of its node from the moment at which the target
+//!   gives it a number, so a target never counts as having forgotten a later run of that node.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+
+use env::sim::{SimDisk, SimRng, SimWorld};
+use env::{DiskOptions, Env};
+use ost::server::{Config, Ost};
+use ost::store::{FormatOptions, ObjectStore, Options};
+use session::client::ReadClientKeys;
+use types::{Duration, PagId, Uuid};
+
+use crate::cluster::{Cluster, FS, fs_uuid};
+use crate::drain_state::ADMINISTRATOR;
+use crate::events::Event;
+use crate::invariant::Invariant;
+use crate::keys::Keys;
+use crate::mover::Asker;
+
+/// Most targets of a run.
+pub const TARGETS_MAX: usize = 4;
+/// Bytes of a target's device: more than the files of a run need.
+const DEVICE: u64 = 96 << 20;
+const LOG_BYTES: u64 = 8 << 20;
+const CACHE_BYTES: usize = 8 << 20;
+/// Age at which a target commits what nobody waits for.
+const COMMIT: Duration = Duration::from_secs(1);
+/// The key that the metadata servers and the targets share.
+const KEY: [u8; 32] = [3; 32];
+/// Separates random numbers about targets from others.
+const ASIDE: u64 = 0x7461_7267_6574_0000;
+
+/// The node of a target; its device has the same name.
+pub(crate) fn node_name(nth: usize) -> String {
+    format!("ost{nth}")
+}
+
+/// Where the target with this index listens.
+fn address(nth: usize) -> String {
+    format!("{}:7100", node_name(nth))
+}
+
+fn uuid(nth: usize) -> Uuid {
+    let mut bytes = [0x54; 16];
+    bytes[0] = nth as u8;
+    Uuid(bytes)
+}
+
+/// How a target's store is opened.
+pub(crate) fn opening() -> Options {
+    Options { cache_bytes: CACHE_BYTES, commit_interval: COMMIT }
+}
+
+/// A client as a target knows it: the run of a node.
+pub(crate) type TargetClient = (String, u32);
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Targets {
+    disks: RefCell<Vec<SimDisk>>,
+    /// The clients to which targets have given numbers.
+    clients: RefCell<BTreeMap<(usize, u64), TargetClient>>,
+    /// The clients that some target has forgotten.
+    forgotten: RefCell<BTreeSet<TargetClient>>,
+}
+
+impl Targets {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.disks.borrow().len()
+    }
+
+    /// The nodes of all.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = String> + use<> {
+        (0..self.count()).map(node_name)
+    }
+
+    /// The attached device of a target.
+    pub(crate) fn disk(&self, nth: usize) -> SimDisk {
+        self.disks.borrow()[nth].clone()
+    }
+
+    /// Has some target forgotten this run of a node?
+    pub(crate) fn have_forgotten(&self, client: &TargetClient) -> bool {
+        self.forgotten.borrow().contains(client)
+    }
+}
+
+/// A freshly formatted device of the target with this index.
+fn formatted(nth: usize) -> SimDisk {
+    static FORMATTED: Mutex<BTreeMap<usize, SimDisk>> = Mutex::new(BTreeMap::new());
+    let mut all = FORMATTED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.entry(nth).or_insert_with(|| format(nth)).fork()
+}
+
+fn format(nth: usize) -> SimDisk {
+    let (world, name) = (SimWorld::new(1), node_name(nth));
+    let disk = world.disk(&name, DEVICE);
+    let options = FormatOptions {
+        fs_name: FS,
+        fs: fs_uuid(),
+        target: uuid(nth),
+        log_bytes: LOG_BYTES,
+        checksums: true,
+        force: false,
+    };
+    world.run(|env| async move {
+        let access = DiskOptions { write: true, exclusive: true };
+        let device = env.open_disk(&name, access).await.expect("the disk is there");
+        let made = ObjectStore::format(&env, &device, None, &options).await;
+        made.expect("an empty disk can be formatted");
+    });
+    disk
+}
+
+/// What a line of a target's log says of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Says<'a> {
+    /// This client, which described itself so, has got its number.
+    Connected(u64, &'a str),
+    /// The target has forgotten this client and what it had not made durable.
+    Forgotten(u64),
+}
+
+fn parse(text: &str) -> Option<Says<'_>> {
+    let (number, rest) = text.strip_prefix("client ")?.split_once(" (")?;
+    let (description, rest) = rest.split_once(')')?;
+    let number = number.parse().ok()?;
+    let rest = rest.trim_start();
+    if rest.starts_with("has connected") {
+        let node = description.split([',', ' ']).next().unwrap_or_default();
+        return Some(Says::Connected(number, node));
+    }
+    let forgotten = ["is forgotten", "has not come back, and is forgotten"];
+    forgotten.iter().any(|text| rest.starts_with(text)).then_some(Says::Forgotten(number))
+}
+
+impl Cluster {
+    /// This many targets start, and their devices are attached.
+    pub(crate) fn begin_targets(&self, count: usize) {
+        for nth in 0..count {
+            let disk = formatted(nth);
+            self.world.attach(&node_name(nth), &disk);
+            self.targets.disks.borrow_mut().push(disk);
+            self.start_target(nth);
+        }
+    }
+
+    /// What metadata servers share with targets; `None` without targets.
+    pub(crate) fn target_key(&self) -> Option<[u8; 32]> {
+        (self.targets.count() > 0).then_some(KEY)
+    }
+
+    /// How the metadata server on this node proves its key to targets; `None` without targets.
+    pub(crate) fn keys_for_targets(&self, node: &str) -> Option<ReadClientKeys> {
+        let keys = self.keys.as_ref().filter(|_| self.targets.count() > 0);
+        keys.map(|keys| keys.of_client(node))
+    }
+
+    /// The data zones that are targets, in the order of the targets.
+    pub(crate) fn target_zones(&self) -> impl Iterator<Item = PagId> + use<> {
+        let first = self.zones().count();
+        (first..first + self.targets.count()).map(|zone| PagId(zone as u16))
+    }
+
+    /// The administrator makes the targets data zones, and object files of all that is made.
+    ///
+    /// # Errors
+    /// The server does not take one.
+    pub(crate) async fn enter_targets(&self, seed: u64) -> Result<(), String> {
+        if self.targets.count() == 0 {
+            return Ok(());
+        }
+        let asker = Asker::new(self, self.world.node(ADMINISTRATOR), ADMINISTRATOR);
+        for nth in 0..self.targets.count() {
+            asker.add_zone(&format!("ost:{}", address(nth))).await;
+        }
+        self.set_layout(&layout(seed, self.targets.count())).await
+    }
+
+    /// Starts a target on its node.
+    pub(crate) fn start_target(&self, nth: usize) {
+        let name = node_name(nth);
+        let (cluster, env) = (self.clone(), self.world.node(&name));
+        let run = self.world.run_of(&name);
+        env.clone().spawn(async move {
+            let ended = cluster.serve_target(&env, nth).await;
+            cluster.events.line(&format!("{name} ended: {ended:?}"));
+            if let Err(text) = ended
+                && cluster.world.run_of(&name) == run
+            {
+                cluster.events.broken(Invariant::Server, &format!("{name}: {text}"));
+            }
+        });
+    }
+
+    async fn serve_target(&self, env: &Env, nth: usize) -> Result<(), String> {
+        let name = node_name(nth);
+        let device = loop {
+            let access = DiskOptions { write: true, exclusive: true };
+            match env.open_disk(&name, access).await {
+                // Requests of an earlier run are under way.
+                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                    env.sleep(Duration::from_millis(1)).await;
+                }
+                opened => break opened.map_err(|error| error.to_string())?,
+            }
+        };
+        let opened = ObjectStore::open(env, &device, None, opening()).await;
+        let store = opened.map_err(|error| error.to_string())?;
+        let this = self.clone();
+        let config = Config {
+            lease: self.lease,
+            keys: self.keys.as_ref().map(Keys::of_server),
+            validate: true,
+            log: Rc::new(move |text| {
+                this.events.line(&format!("{}: {text}", node_name(nth)));
+                this.on_target_line(nth, text);
+            }),
+            ..Config::new(&address(nth), KEY)
+        };
+        let started = Ost::start(env.clone(), store, config).await;
+        let server = started.map_err(|error| error.to_string())?;
+        server.run(std::future::pending()).await.map_err(|error| error.to_string())
+    }
+
+    fn on_target_line(&self, nth: usize, text: &str) {
+        match parse(text) {
+            Some(Says::Connected(number, node)) => {
+                if let Some(run) = self.world.run_of(node) {
+                    let client = (node.to_owned(), run);
+                    self.targets.clients.borrow_mut().insert((nth, number), client);
+                }
+            }
+            Some(Says::Forgotten(number)) => {
+                let client = self.targets.clients.borrow().get(&(nth, number)).cloned();
+                if let Some(client) = client {
+                    self.targets.forgotten.borrow_mut().insert(client.clone());
+                    let zone = self.target_zones().nth(nth).unwrap_or_default();
+                    self.events.emit(Event::Forgets(zone, (&client.0, client.1)));
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Has a target forgotten the present run of this node?
+    pub(crate) fn was_forgotten(&self, node: &str) -> bool {
+        let run = self.world.run_of(node);
+        run.is_some_and(|run| self.targets.have_forgotten(&(node.to_owned(), run)))
+    }
+
+    /// The nodes that a host does not reach while it is cut off for this long: the metadata
+    /// servers, in every second case the targets, too.
+    pub(crate) fn out_of_reach(&self, time: Duration) -> Vec<String> {
+        let with_targets = time.as_micros().is_multiple_of(2);
+        let targets = self.targets.nodes().filter(|_| with_targets);
+        self.servers().into_iter().chain(targets).collect()
+    }
+
+    /// Kills the process of a target.
+    pub(crate) fn kill_target(&self, nth: usize) {
+        self.world.kill(&node_name(nth));
+    }
+
+    /// The host of a killed target loses power: its device keeps any part of what was not flushed.
+    pub(crate) fn target_loses_power(&self, nth: usize, rng: &mut SimRng) {
+        let disk = self.targets.disk(nth).after_power_cut(rng);
+        self.world.attach(&node_name(nth), &disk);
+        self.targets.disks.borrow_mut()[nth] = disk;
+    }
+
+    /// All hosts of targets lose power.
+    pub(crate) fn targets_lose_power(&self, rng: &mut SimRng) {
+        for nth in 0..self.targets.count() {
+            self.kill_target(nth);
+            self.target_loses_power(nth, rng);
+        }
+    }
+
+    /// All targets start.
+    pub(crate) fn start_targets(&self) {
+        (0..self.targets.count()).for_each(|nth| self.start_target(nth));
+    }
+}
+
+/// The layout of the root directory, by the seed: one target for each file, or parts of 8 or 64 KiB
+/// on several.
+fn layout(seed: u64, count: usize) -> String {
+    let mut rng = SimRng::new(seed ^ ASIDE);
+    let part = if rng.one_in(2) { " part=8K" } else { " part=64K" };
+    match count > 1 && rng.one_in(2) {
+        true => format!("policy=objects{part} width={}", rng.between(2, count as u64)),
+        false => format!("policy=objects{part}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::placement::Layout;
+
+    use super::*;
+
+    #[test]
+    fn lines_of_a_target_say_which_client_it_knows_and_forgets() {
+        assert_eq!(parse("client 4 (c0) has connected"), Some(Says::Connected(4, "c0")));
+        assert_eq!(
+            parse("client 4 (c0, key c0) has connected as c0"),
+            Some(Says::Connected(4, "c0"))
+        );
+        let silent = "client 7 (c1) is forgotten: it was silent for 5 s";
+        assert_eq!(parse(silent), Some(Says::Forgotten(7)));
+        let absent = "client 7 (c1) has not come back, and is forgotten: what it had written and \
+                      not made durable before the restart is lost";
+        assert_eq!(parse(absent), Some(Says::Forgotten(7)));
+        assert_eq!(parse("client 7 (c1) has left"), None);
+        assert_eq!(parse("client 7 of the metadata server is fenced"), None);
+    }
+
+    #[test]
+    fn drawn_layouts_of_targets_are_valid() {
+        let all = (0..100).flat_map(|seed| (1..=TARGETS_MAX).map(move |n| layout(seed, n)));
+        let all: BTreeSet<String> = all.collect();
+        assert!(all.len() > 6, "{all:?}");
+        for text in &all {
+            assert!(text.parse::<Layout>().is_ok(), "{text}");
+        }
+    }
+}
