@@ -701,6 +701,7 @@ impl Fleet {
     /// The session of a live client is lost, perhaps with changes that a dead server had not made
     /// durable.
     fn lost(&self, mount: &Mount, since: u64, session: &MemberSession, undurable: u32) {
+        self.0.cluster.targets.note_lost_names(undurable);
         self.0.renumbered.borrow_mut().insert(session.client, mount.index);
         self.0.history.lost(mount.index, since, (false, session.late), undurable);
     }
@@ -754,6 +755,7 @@ impl Fleet {
             let undurable =
                 if self.was_restarted_since(dead.replayed) { dead.undurable } else { 0 };
             let since = dead.session.since.unwrap_or(dead.since);
+            self.0.cluster.targets.note_lost_names(undurable);
             self.0.history.lost(dead.index, since, (true, dead.session.late), undurable);
         }
     }

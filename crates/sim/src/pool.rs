@@ -33,6 +33,11 @@ const DRAINS: u64 = 0x6472_6169_6e00_0000;
 /// One of so many seeds with several zones drains some of them.
 const DRAINS_EACH: u64 = 3;
 
+/// Separates the random numbers of targets from others.
+const TARGETS: u64 = 0x6f73_7473_0000_0000;
+/// One of so many seeds whose subject allows it puts all files on object storage targets.
+const TARGETS_EACH: u64 = 4;
+
 /// What a run of the pool is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Subject {
@@ -89,6 +94,17 @@ impl Subject {
         }
     }
 
+    /// May all files lie on targets?
+    fn has_targets(self) -> bool {
+        match self {
+            Subject::Everything | Subject::Silence | Subject::Processes => true,
+            Subject::Calm | Subject::Hour | Subject::Dozen => true,
+            // They are about blocks of data zones, or judge the times of calls on these.
+            Subject::DataErrors | Subject::Space | Subject::Zones | Subject::Fields => false,
+            Subject::Damage | Subject::Reservations | Subject::Standbys => false,
+        }
+    }
+
     fn of(rng: &mut SimRng) -> Subject {
         let mut roll = rng.below(100);
         for (subject, weight) in Subject::WEIGHTS {
@@ -131,11 +147,24 @@ impl Plan {
             // The model does not know yet what a dead device may lose in a later power cut.
             plan.faults.retain(|fault| *fault != Fault::Death);
         }
+        // Random numbers of its own: the other seeds draw what they drew without targets.
+        let mut targets = SimRng::new(seed ^ TARGETS);
+        if subject.has_targets() && targets.one_in(TARGETS_EACH) {
+            return (plan.on_targets(1 + targets.below(3) as usize), subject);
+        }
         let drains = plan.zones > 1 && subject.has_drains();
         if drains && SimRng::new(seed ^ DRAINS).one_in(DRAINS_EACH) {
             plan.faults.push(Fault::Drain);
         }
         (plan, subject)
+    }
+
+    /// The same run with all files on so many targets. Where there are faults but those of clients
+    /// and processes, there are those of targets.
+    fn on_targets(self, osts: usize) -> Plan {
+        let few = self.faults.len() < 3;
+        let faults = if few { self.faults } else { Fault::with_targets(&self.faults) };
+        Plan { osts, faults, ..self }
     }
 
     /// Changes what the subject asks for.
@@ -239,5 +268,14 @@ mod tests {
             drains.map(|(plan, subject)| (*subject, plan.zones)).collect();
         let fits = |(subject, zones): &(Subject, usize)| *zones > 1 && subject.has_drains();
         assert!(drained.len() > 9 && drained.iter().all(fits), "{drained:?}");
+        let on_targets = plans.iter().filter(|(plan, _)| plan.osts > 0);
+        let on_targets: Vec<_> = on_targets.collect();
+        assert!((200..500).contains(&on_targets.len()), "{} of 2000", on_targets.len());
+        let counts: BTreeSet<usize> = on_targets.iter().map(|(plan, _)| plan.osts).collect();
+        assert_eq!(counts, (1..=3).collect());
+        let sound = |(plan, subject): &(Plan, Subject)| {
+            subject.has_targets() && !plan.faults.contains(&Fault::Drain)
+        };
+        assert!(on_targets.into_iter().all(sound));
     }
 }

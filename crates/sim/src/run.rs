@@ -321,6 +321,8 @@ pub struct Report {
     pub looks: Looks,
     /// Data zones that somebody wrote, of those attached at the end.
     pub zones: u64,
+    /// Objects on targets at the end, counted on each target.
+    pub objects: u64,
     /// Faults that were injected.
     pub faults: u64,
     /// How many of each kind.
@@ -361,6 +363,7 @@ struct Ended {
     reached_steps: Rc<Cell<u32>>,
     damaged: Rc<Cell<DamageCounts>>,
     zones: Rc<Cell<u64>>,
+    objects: Rc<Cell<u64>>,
     standing: Rc<Cell<(u64, u64)>>,
     drains: Rc<Cell<DrainCounts>>,
 }
@@ -369,8 +372,8 @@ impl Ended {
     fn new(events: &Events) -> Ended {
         let history = History::new(events);
         let (starts, made, reached_steps, damaged) = Default::default();
-        let (zones, standing, drains) = Default::default();
-        Ended { history, starts, made, reached_steps, damaged, zones, standing, drains }
+        let (zones, objects, standing, drains) = Default::default();
+        Ended { history, starts, made, reached_steps, damaged, zones, objects, standing, drains }
     }
 }
 
@@ -397,6 +400,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let ended = Ended::new(&events);
     let running = (ended.history.clone(), ended.starts.clone(), ended.zones.clone());
     let (standing, drains) = (ended.standing.clone(), ended.drains.clone());
+    let objects = ended.objects.clone();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let (inner, events, (history, starts, zones)) = (world.clone(), events.clone(), running);
         let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
@@ -406,6 +410,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
             let work = safety_and_healing(plan, cluster.clone(), history, faults);
             let verdict = Box::pin(work).await;
             zones.set(cluster.zones_written());
+            objects.set(cluster.targets.objects.get());
             drains.set(cluster.drains.counts());
             standing.set(cluster.standing.as_ref().map(|all| all.counts()).unwrap_or_default());
             verdict
@@ -435,6 +440,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         racy: ended.history.times_racy(),
         looks: events.looks(),
         zones: ended.zones.get(),
+        objects: ended.objects.get(),
         // An overlapping fault is counted under its own kind.
         faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,

@@ -6,7 +6,7 @@
 //! - the client of a target is known as the run of its node from the moment at which the target
 //!   gives it a number, so a target never counts as having forgotten a later run of that node.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
@@ -70,6 +70,10 @@ pub(crate) struct Targets {
     clients: RefCell<BTreeMap<(usize, u64), TargetClient>>,
     /// The clients that some target has forgotten.
     forgotten: RefCell<BTreeSet<TargetClient>>,
+    /// Objects that the last check found.
+    pub(crate) objects: Cell<u64>,
+    /// The making of a file may be lost with a client and a server.
+    lost_names: Cell<bool>,
 }
 
 impl Targets {
@@ -86,6 +90,16 @@ impl Targets {
     /// The attached device of a target.
     pub(crate) fn disk(&self, nth: usize) -> SimDisk {
         self.disks.borrow()[nth].clone()
+    }
+
+    /// So many changes of names went with a client that a dead server had not made durable.
+    pub(crate) fn note_lost_names(&self, undurable: u32) {
+        self.lost_names.set(self.lost_names.get() || undurable > 0);
+    }
+
+    /// May there be objects of files whose making is lost? Nobody destroys these.
+    pub(crate) fn may_have_strays(&self) -> bool {
+        self.lost_names.get()
     }
 
     /// Has some target forgotten this run of a node?

@@ -85,6 +85,9 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::PartWaits, 4, Invariant::Fair),
     (Bug::FenceBelieved, 190, Invariant::Epoch),
     (Bug::TermIgnored, 15, Invariant::Epoch),
+    (Bug::ContentNotAwaited, 1, Invariant::Target),
+    (Bug::TargetReplaySkipped, 2, Invariant::Linearizable),
+    (Bug::ObjectsKept, 1, Invariant::Target),
 ];
 
 /// The plan of a seed, with the faults and the format of the table.
@@ -118,6 +121,9 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::QuarantineSkipped => vec![Fault::LongStall, Fault::Silence, Fault::Power],
         Bug::FenceBelieved | Bug::TermIgnored => vec![Fault::Takeover],
         Bug::MoveNotFlushed | Bug::FreedCalledFree | Bug::ZoneStateForced => vec![Fault::Drain],
+        Bug::ContentNotAwaited => vec![Fault::TargetPower],
+        Bug::TargetReplaySkipped => vec![Fault::TargetKill],
+        Bug::ObjectsKept => vec![],
         Bug::LockKeptByNobody => vec![Fault::Signal],
         Bug::LocksNotReclaimed => vec![Fault::ServerKill],
         _ => faults,
@@ -127,6 +133,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::LockKeptByNobody | Bug::LocksNotReclaimed => Workload::Content,
         Bug::FreezeSkipped | Bug::SlowFlushFailed => Workload::Content,
         Bug::MoveNotFlushed | Bug::FreedCalledFree | Bug::ZoneStateForced => Workload::Content,
+        Bug::ContentNotAwaited | Bug::TargetReplaySkipped => Workload::Content,
         Bug::LackingPageKept | Bug::PartWaits => Workload::Fields,
         _ => Workload::Mixed,
     };
@@ -144,8 +151,11 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::FenceBelieved | Bug::TermIgnored => 1 + (seed % 2) as usize,
         _ => 0,
     };
+    let of_targets = [Bug::ContentNotAwaited, Bug::TargetReplaySkipped, Bug::ObjectsKept];
+    let osts = if of_targets.contains(&bug) { 2 } else { 0 };
     let mut plan = Plan {
         standbys,
+        osts,
         faults,
         workload,
         time,

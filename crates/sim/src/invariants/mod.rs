@@ -153,7 +153,7 @@ impl Checkers {
             }
             Event::ClientLine(text) if text.contains(slow::DROPPED) => {
                 if let Some((node, _)) = self.running() {
-                    slow::dropped(&self.cluster, &node);
+                    slow::dropped(&self.cluster, &node, text);
                 }
             }
             // The fleet reports what follows from these.

@@ -12,13 +12,19 @@ use crate::invariant::Invariant;
 
 /// Words of the line that a client logs.
 pub(crate) const DROPPED: &str = "it answered no probe";
+/// What it says there if it was a target.
+const TARGET: &str = "the object storage target";
 /// From when they can hear of each other again until everything that was sent has arrived.
 const ARRIVAL: Duration = Duration::from_secs(1);
 
-/// The client at `node` drops its connection.
-pub(crate) fn dropped(cluster: &Cluster, node: &str) {
+/// The client at `node` drops its connection, with this line.
+pub(crate) fn dropped(cluster: &Cluster, node: &str, line: &str) {
     let held_up = |server: &String| cluster.world.were_held_up(node, server, ARRIVAL);
-    if !cluster.servers().iter().any(held_up) {
+    let peers = match line.contains(TARGET) {
+        true => cluster.targets.nodes().collect(),
+        false => cluster.servers(),
+    };
+    if !peers.iter().any(held_up) {
         let text = format!("{node} took a server for dead that was only slow");
         cluster.events.broken(Invariant::Slow, &text);
     }
