@@ -27,7 +27,7 @@ use std::rc::Rc;
 use env::IoBuf;
 use proto::ost::IO_BLOCKS_MAX;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{BlockRange, Fault, FileBlock, PagBlock, PagId, Segment, SegmentState};
+use types::{BlockRange, Epoch, Fault, FileBlock, PagBlock, PagId, Segment, SegmentState};
 
 use super::context::DataContext;
 use super::disks::DataDisk;
@@ -242,7 +242,7 @@ impl File {
 
     /// Writes blocks `[addr, end)` of the object, or makes them holes without `data`, provided that
     /// at submission the lease is valid and the session is still that of the launch. `data` says
-    /// how many of the blocks take room. A capability that the target refuses is fetched anew once.
+    /// how many of the blocks take room. A capability that the target refuses is fetched anew.
     async fn change_object(
         self: &Rc<Self>,
         session: u64,
@@ -255,7 +255,7 @@ impl File {
         let disk = ctx.target_of(pag).await?;
         let _held = disk.device.hold(data.as_ref().map_or(0, |(_, bytes, _)| bytes.len()));
         let place = (object.number.0, addr);
-        let mut refreshed = false;
+        let mut newest = None;
         loop {
             ctx.wait_for_lease().await?;
             disk.earlier_writes_done(session, place, end).await;
@@ -280,11 +280,7 @@ impl File {
                 Err(Fault::AccessDenied) if ctx.session.get() != session => {
                     return Err(Fault::Evicted);
                 }
-                Err(Fault::AccessDenied) if !refreshed => {
-                    refreshed = true;
-                    self.refresh_capability(object).await?;
-                }
-                Err(Fault::AccessDenied) => return Err(self.refused_by(pag)),
+                Err(Fault::AccessDenied) => self.renew(object, pag, &mut newest).await?,
                 changed => return changed,
             }
         }
@@ -366,28 +362,43 @@ impl File {
         self.asking(&disk, object, read).await
     }
 
-    /// The answer of a target to `ask`, once more with a new capability if it refuses the old one.
+    /// The answer of a target to `ask`, again with a new capability if it refuses the old one.
     async fn asking<T>(
         self: &Rc<Self>,
         disk: &Rc<DataDisk>,
         object: &Rc<Object>,
         mut ask: impl AsyncFnMut() -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let mut refreshed = false;
+        let mut newest = None;
         loop {
             let lost = disk.device.lost();
             if disk.is_lost() {
                 return Err(Fault::Io);
             }
             match env::sync::first(ask(), lost).await.unwrap_or(Err(Fault::Io)) {
-                Err(Fault::AccessDenied) if !refreshed => {
-                    refreshed = true;
-                    self.refresh_capability(object).await?;
+                Err(Fault::AccessDenied) => {
+                    self.renew(object, disk.info().id, &mut newest).await?;
                 }
-                Err(Fault::AccessDenied) => return Err(self.refused_by(disk.info().id)),
                 answer => return answer,
             }
         }
+    }
+
+    /// A target refuses the capability: fetches it anew. `newest` is the epoch of the one that this
+    /// request fetched last. The server may have been restarted again since then, so only a
+    /// capability of that epoch is the last one.
+    async fn renew(
+        &self,
+        object: &Rc<Object>,
+        pag: PagId,
+        newest: &mut Option<Epoch>,
+    ) -> Result<(), Fault> {
+        self.refresh_capability(object).await?;
+        let epoch = object.may.get().epoch;
+        if newest.replace(epoch).is_some_and(|before| epoch <= before) {
+            return Err(self.refused_by(pag));
+        }
+        Ok(())
     }
 
     /// A target refuses what the server has just allowed.
