@@ -43,6 +43,7 @@ use proto::mds::LayoutSlice;
 use types::limits::BLOCK_U64;
 use types::{Attr, BlockRange, Bug, Duration, HeldRange, Instant, Rights, planted};
 
+pub(crate) use self::state::IDLE_GAP;
 use self::state::{State, WholeGrant};
 use crate::api::Filling;
 use crate::boundary::FileContent;
@@ -328,6 +329,11 @@ impl DataLease {
     /// Until when a recall lets requests be served before it drains. `None`: no longer.
     pub fn keep_until(&self, now: Instant) -> Option<Instant> {
         self.state().keep_until(now)
+    }
+
+    /// Is the first request in service under a right on the whole content?
+    pub fn waits_for_first_use(&self) -> bool {
+        self.state().waits_for_first_use()
     }
 
     /// Is a request in service?

@@ -10,8 +10,8 @@
 //!   may describe it;
 //! - `OPEN` is kept as long as the kernel may still open the inode ([`crate::linger`]).
 //!
-//! A newly granted right on content is used for a moment before it drains (`MIN_HOLD`). Data drain
-//! in these rounds:
+//! A newly granted right on content is used for a moment before it drains (`MIN_HOLD`), and at
+//! least for one request. Data drain in these rounds:
 //!
 //! | round | READ and WRITE through pages | other READ, WRITE, fallocate | write-back, truncation | kernel |
 //! |---|---|---|---|---|
@@ -38,7 +38,7 @@ use types::{BlockRange, Bug, Duration, Fault, FileKind, Ino, Rights, planted};
 
 use crate::boundary::FileContent;
 use crate::core::Core;
-use crate::data_lease::DataLease;
+use crate::data_lease::{DataLease, IDLE_GAP};
 use crate::inode::{Inode, InodePin};
 use crate::pages::Recalling;
 use crate::rpc::Call;
@@ -170,6 +170,26 @@ impl Core {
             && let Some(until) = data_lease.keep_until(self.env.now())
         {
             self.env.sleep_until(until).await;
+        }
+        self.allow_first_use(inode, data).await;
+    }
+
+    /// Waits until the first request under newly granted rights has its answer, for which the drain
+    /// would wait as well; then its process may use the page that it got.
+    async fn allow_first_use(&self, inode: &Inode, data: Rights) {
+        let mut has_waited = false;
+        while let Some(data_lease) = inode.data_lease()
+            && inode.lease(|lease| lease.rights().closed()).intersects(data)
+        {
+            let changed = data_lease.changed.notified();
+            if !data_lease.waits_for_first_use() {
+                break;
+            }
+            changed.await;
+            has_waited = true;
+        }
+        if has_waited {
+            self.env.sleep(IDLE_GAP).await;
         }
     }
 

@@ -53,7 +53,7 @@ use crate::ranges::{Bytes, append, overlap, pages_touched, subtract};
 /// although another client waits for it.
 const MIN_HOLD: Duration = Duration::from_millis(5);
 /// A longer time without a request is a pause.
-const IDLE_GAP: Duration = Duration::from_micros(200);
+pub const IDLE_GAP: Duration = Duration::from_micros(200);
 
 /// How many ranges are requested ahead after the first, second, … repetition of a stride.
 const AHEAD_STEPS: [u8; 5] = [0, 1, 3, 7, RANGES_AHEAD_MAX as u8 - 1];
@@ -180,6 +180,8 @@ pub(super) struct State {
     /// When a right on the whole content was granted, and when a request was last served under it.
     granted_at: Instant,
     served_at: Instant,
+    /// A request under it has ended since.
+    has_been_used: bool,
     /// The inode is in the queue of closed files.
     pub queued: bool,
 }
@@ -202,6 +204,7 @@ impl State {
             stride: Stride::default(),
             granted_at: Instant::default(),
             served_at: Instant::default(),
+            has_been_used: false,
             queued: false,
         }
     }
@@ -242,6 +245,7 @@ impl State {
         };
         self.held = Held::Whole { capability };
         self.granted_at = now;
+        self.has_been_used = false;
     }
 
     /// This client created the file: no other client knows it. `order`: as above.
@@ -389,11 +393,12 @@ impl State {
 
     /// A request ended; `part`: its number, if it used a range. True if a drain may wait for that.
     pub fn io_ended(&mut self, part: Option<u64>) -> bool {
+        let ends_wait = part.is_none() && self.waits_for_first_use();
         match part {
             Some(number) => _ = self.range_guards.remove(&number),
-            None => self.whole_guards -= 1,
+            None => (self.whole_guards, self.has_been_used) = (self.whole_guards - 1, true),
         }
-        self.guards() == 0 || part.is_some() && self.is_draining()
+        self.guards() == 0 || part.is_some() && self.is_draining() || ends_wait
     }
 
     /// The number of requests in service.
@@ -465,6 +470,12 @@ impl State {
             && !self.acquiring
             && !self.is_draining()
             && self.blocked.is_empty()
+    }
+
+    /// Is the first request under the whole right in service? A recall lets it end before it drains:
+    /// where storage takes longer than [`MIN_HOLD`], no process would get on otherwise.
+    pub fn waits_for_first_use(&self) -> bool {
+        self.whole_guards > 0 && !self.has_been_used
     }
 
     /// Until when a recall lets requests be served before it drains: [`MIN_HOLD`] after the grant,

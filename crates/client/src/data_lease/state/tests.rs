@@ -210,6 +210,21 @@ fn a_right_in_use_is_kept_for_a_moment() {
 }
 
 #[test]
+fn first_request_under_a_right_ends_before_it_is_given_up() {
+    let mut state = writer();
+    assert!(!state.waits_for_first_use(), "nobody uses it");
+    state.whole_io_begun(NOW);
+    state.whole_io_begun(NOW);
+    assert!(state.waits_for_first_use());
+    assert!(state.io_ended(None), "a recall may wait for it");
+    assert!(!state.waits_for_first_use());
+    assert!(state.io_ended(None));
+    state.whole_granted(WholeGrant::WriteAgain, 9, NOW);
+    state.whole_io_begun(NOW);
+    assert!(state.waits_for_first_use(), "the right is a new one");
+}
+
+#[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "not drained")]
 fn a_right_in_use_is_not_given_up() {
