@@ -136,8 +136,9 @@ impl Fault {
 
     /// These kinds in a run with targets: nothing of a file lies on a data device there.
     pub fn with_targets(kinds: &[Fault]) -> Vec<Fault> {
-        let of_data =
-            |kind: &Fault| matches!(kind, Fault::DataEio | Fault::Death | Fault::Space | Fault::Drain);
+        let of_data = |kind: &Fault| {
+            matches!(kind, Fault::DataEio | Fault::Death | Fault::Space | Fault::Drain)
+        };
         let others = kinds.iter().copied().filter(|kind| !of_data(kind));
         others.chain(Fault::OF_TARGETS).collect()
     }

@@ -98,10 +98,10 @@ impl Subject {
     fn has_targets(self) -> bool {
         match self {
             Subject::Everything | Subject::Silence | Subject::Processes => true,
-            Subject::Calm | Subject::Hour | Subject::Dozen => true,
+            Subject::Calm | Subject::Hour | Subject::Dozen | Subject::Standbys => true,
             // They are about blocks of data zones, or judge the times of calls on these.
             Subject::DataErrors | Subject::Space | Subject::Zones | Subject::Fields => false,
-            Subject::Damage | Subject::Reservations | Subject::Standbys => false,
+            Subject::Damage | Subject::Reservations => false,
         }
     }
 

@@ -14,8 +14,8 @@ use engine::error::StoreError;
 use engine::store::barrier::{Awaited, Barrier};
 use env::sync::Notify;
 use env::{Disk, Env, IoBuf};
-use types::{Bug, Lsn, planted};
 use types::limits::{BLOCK, BLOCK_U64};
+use types::{Bug, Lsn, planted};
 
 use super::format::Run;
 

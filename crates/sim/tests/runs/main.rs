@@ -5,3 +5,4 @@
 mod judge;
 mod regressions;
 mod seeds;
+mod targets;

@@ -42,7 +42,7 @@ fn for_each(count: u64, work: impl Fn(u64) + Sync) {
     });
 }
 
-fn check(plan: &Plan) -> Report {
+pub fn check(plan: &Plan) -> Report {
     let report = run(plan);
     if let Some(violation) = &report.violation {
         for line in &violation.log {
@@ -96,6 +96,8 @@ struct Sums {
     unseen: u64,
     /// Zones that clients wrote.
     zones: u64,
+    /// Objects on targets at the end.
+    objects: u64,
     damaged: [u64; 5],
     made: BTreeMap<Fault, u64>,
     /// Histories that the search explained, mutants that both judges refused, and histories that
@@ -125,6 +127,7 @@ impl Sums {
             looks: report.looks.seen + report.looks.unseen,
             unseen: report.looks.unseen,
             zones: report.zones,
+            objects: report.objects,
             damaged: [sound, reported, refused, repaired, unrepairable],
             made: report.made.clone(),
             verdicts: [0; 3],
@@ -155,6 +158,7 @@ impl AddAssign<&Sums> for Sums {
         self.looks += other.looks;
         self.unseen += other.unseen;
         self.zones += other.zones;
+        self.objects += other.objects;
         self.damaged.iter_mut().zip(other.damaged).for_each(|(sum, new)| *sum += new);
         self.verdicts.iter_mut().zip(other.verdicts).for_each(|(sum, new)| *sum += new);
         other.made.iter().for_each(|(kind, count)| *self.made.entry(*kind).or_default() += count);
@@ -226,6 +230,7 @@ fn pool_of_seeds_holds() {
     let missing = Fault::ALL.iter().find(|kind| !sums.made.contains_key(kind));
     assert!(missing.is_none(), "no seed met {missing:?}");
     assert!(sums.emptied > count / 40 && sums.moved > sums.emptied, "drains empty few zones");
+    assert!(sums.objects > count / 20, "few files lie on targets");
     by_subject.iter().for_each(|(subject, sums)| meets_its_faults(*subject, sums));
 }
 

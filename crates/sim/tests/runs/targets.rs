@@ -1,0 +1,46 @@
+//! Runs whose files lie on object storage targets.
+#![allow(missing_docs)]
+
+use env::sim::SimDisk;
+use redbud_sim::{Fault, Plan, Workload, run};
+
+use crate::seeds::check;
+
+#[test]
+fn files_lie_in_objects_on_every_target() {
+    let mut objects = [0; 4];
+    for seed in 1..=12 {
+        let osts = 1 + seed as usize % 3;
+        let plan = Plan { osts, faults: Vec::new(), operations: 120, ..Plan::new(seed) };
+        let report = check(&plan);
+        assert_eq!(run(&plan), report, "{}", plan.command());
+        assert_eq!(report.zones, 0, "something lies on a data zone: {}", plan.command());
+        objects[osts] += report.objects;
+    }
+    assert!(objects[1..].iter().all(|count| *count > 3), "{objects:?}");
+}
+
+/// With all faults; 300 operations on content.
+const FAILED: [u64; 4] = [20_045, 20_075, 20_106, 20_280];
+
+#[test]
+fn seeds_that_failed_with_targets_hold() {
+    for seed in FAILED {
+        let faults = Fault::with_targets(&Fault::of_one_server());
+        let report =
+            check(&Plan { osts: 1, workload: Workload::Content, faults, ..Plan::new(seed) });
+        assert!(Fault::OF_TARGETS.iter().any(|kind| report.made.contains_key(kind)));
+    }
+}
+
+#[test]
+fn run_with_targets_frees_its_world() {
+    let plan = |seed| Plan { osts: 2, operations: 60, ..Plan::new(seed) };
+    run(&Plan { operations: 1, ..plan(0) });
+    (0..20).for_each(|seed| drop(run(&Plan { operations: 1, ..plan(seed) })));
+    let before = SimDisk::live_count();
+    for seed in 0..20 {
+        run(&plan(seed));
+        assert_eq!(SimDisk::live_count(), before, "disks are left: {}", plan(seed).command());
+    }
+}
