@@ -33,7 +33,7 @@ use crate::keys::Keys;
 use crate::log_lines::{parse_eviction, parse_unflushed};
 pub use crate::servers::SERVER;
 use crate::servers::Standing;
-use crate::targets::Targets;
+use crate::target_state::Targets;
 use crate::zones::{self, Disks, Drawn, Sizes};
 
 /// Bytes of the metadata log.

@@ -52,6 +52,7 @@ mod standing;
 mod takeovers;
 mod target_checks;
 mod target_faults;
+mod target_state;
 pub mod targets;
 mod troubles;
 mod undo;

@@ -362,18 +362,34 @@ struct Ended {
     made: Rc<RefCell<FaultCounts>>,
     reached_steps: Rc<Cell<u32>>,
     damaged: Rc<Cell<DamageCounts>>,
-    zones: Rc<Cell<u64>>,
-    objects: Rc<Cell<u64>>,
-    standing: Rc<Cell<(u64, u64)>>,
-    drains: Rc<Cell<DrainCounts>>,
+    counted: Rc<Cell<Counted>>,
+}
+
+/// What the cluster has counted at the end.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    zones: u64,
+    objects: u64,
+    standing: (u64, u64),
+    drains: DrainCounts,
+}
+
+impl Counted {
+    fn of(cluster: &Cluster) -> Counted {
+        Counted {
+            zones: cluster.zones_written(),
+            objects: cluster.targets.objects.get(),
+            standing: cluster.standing.as_ref().map(|all| all.counts()).unwrap_or_default(),
+            drains: cluster.drains.counts(),
+        }
+    }
 }
 
 impl Ended {
     fn new(events: &Events) -> Ended {
         let history = History::new(events);
-        let (starts, made, reached_steps, damaged) = Default::default();
-        let (zones, objects, standing, drains) = Default::default();
-        Ended { history, starts, made, reached_steps, damaged, zones, objects, standing, drains }
+        let (starts, made, reached_steps, damaged, counted) = Default::default();
+        Ended { history, starts, made, reached_steps, damaged, counted }
     }
 }
 
@@ -398,21 +414,16 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     let (world, disks) = cluster::world_of(plan.world_seed(), &plan.making());
     let begun = world.now();
     let ended = Ended::new(&events);
-    let running = (ended.history.clone(), ended.starts.clone(), ended.zones.clone());
-    let (standing, drains) = (ended.standing.clone(), ended.drains.clone());
-    let objects = ended.objects.clone();
+    let running = (ended.history.clone(), ended.starts.clone(), ended.counted.clone());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let (inner, events, (history, starts, zones)) = (world.clone(), events.clone(), running);
+        let (inner, events, (history, starts, counted)) = (world.clone(), events.clone(), running);
         let faults = (ended.made.clone(), ended.reached_steps.clone(), ended.damaged.clone());
         world.run(|env| async move {
             let mut cluster = Cluster::new(inner, env, disks, starts, events);
             plan.configure(&mut cluster);
             let work = safety_and_healing(plan, cluster.clone(), history, faults);
             let verdict = Box::pin(work).await;
-            zones.set(cluster.zones_written());
-            objects.set(cluster.targets.objects.get());
-            drains.set(cluster.drains.counts());
-            standing.set(cluster.standing.as_ref().map(|all| all.counts()).unwrap_or_default());
+            counted.set(Counted::of(&cluster));
             verdict
         })
     }));
@@ -433,14 +444,15 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     // Violations seen during the run came first: the others may follow from them.
     let violation = events.first_violation().or(violation);
     let made = faults_made(&ended, &calls);
+    let Counted { zones, objects, standing, drains } = ended.counted.get();
     Report {
         plan: plan.clone(),
         trace: world.trace() ^ ended.history.hash(),
         operations: ended.history.count(),
         racy: ended.history.times_racy(),
         looks: events.looks(),
-        zones: ended.zones.get(),
-        objects: ended.objects.get(),
+        zones,
+        objects,
         // An overlapping fault is counted under its own kind.
         faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,
@@ -449,8 +461,8 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         steps: calls.len() as u64,
         lost: lost(&calls),
         restarts: ended.starts.get().saturating_sub(1),
-        takeovers: ended.standing.get(),
-        drains: ended.drains.get(),
+        takeovers: standing,
+        drains,
         stores: stores(&calls),
         time: world.now().since(begun),
         unjudged: unjudged.searches,

@@ -2,9 +2,9 @@
 //!
 //! - An image of a target that a power cut or a kill may leave recovers: the check finds nothing,
 //!   and the bytes of each block have their checksum.
-//! - When all clients have left, and the metadata server has nothing left to destroy, each object
-//!   of a target is that of a file, or the metadata server still owes its destruction. Not checked
-//!   where a client and a server died together with the making of a file: its object stays.
+//! - When all clients have left, the metadata server has the objects of files that are gone
+//!   destroyed. Then each object is that of a file, or is still to be destroyed. Not checked where
+//!   a client and a server died together with the making of a file: its object stays.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -11,7 +11,7 @@ use types::Duration;
 use crate::faults::{Fault, Injector};
 use crate::invariant::Invariant;
 use crate::target_checks::check_image;
-use crate::targets::node_name;
+use crate::target_state::node_name;
 
 /// Most time without a target while everybody keeps their sessions with the metadata server.
 const SHORT: Duration = Duration::from_millis(1_500);

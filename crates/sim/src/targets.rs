@@ -2,12 +2,9 @@
 //!
 //! Invariants:
 //! - a run without targets draws nothing, starts nothing and logs nothing here;
-//! - a process that ends without a kill is a violation: no device of a target fails;
-//! - the client of a target is known as the run of its node from the moment at which the target
-//!   gives it a number, so a target never counts as having forgotten a later run of that node.
+//! - a process that ends without a kill is a violation: no device of a target fails.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 
@@ -24,6 +21,7 @@ use crate::events::Event;
 use crate::invariant::Invariant;
 use crate::keys::Keys;
 use crate::mover::Asker;
+use crate::target_state::node_name;
 
 /// Most targets of a run.
 pub const TARGETS_MAX: usize = 4;
@@ -37,11 +35,6 @@ const COMMIT: Duration = Duration::from_secs(1);
 const KEY: [u8; 32] = [3; 32];
 /// Separates random numbers about targets from others.
 const ASIDE: u64 = 0x7461_7267_6574_0000;
-
-/// The node of a target; its device has the same name.
-pub(crate) fn node_name(nth: usize) -> String {
-    format!("ost{nth}")
-}
 
 /// Where the target with this index listens.
 fn address(nth: usize) -> String {
@@ -57,55 +50,6 @@ fn uuid(nth: usize) -> Uuid {
 /// How a target's store is opened.
 pub(crate) fn opening() -> Options {
     Options { cache_bytes: CACHE_BYTES, commit_interval: COMMIT }
-}
-
-/// A client as a target knows it: the run of a node.
-pub(crate) type TargetClient = (String, u32);
-
-/// See the module.
-#[derive(Default)]
-pub(crate) struct Targets {
-    disks: RefCell<Vec<SimDisk>>,
-    /// The clients to which targets have given numbers.
-    clients: RefCell<BTreeMap<(usize, u64), TargetClient>>,
-    /// The clients that some target has forgotten.
-    forgotten: RefCell<BTreeSet<TargetClient>>,
-    /// Objects that the last check found.
-    pub(crate) objects: Cell<u64>,
-    /// The making of a file may be lost with a client and a server.
-    lost_names: Cell<bool>,
-}
-
-impl Targets {
-    /// How many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.disks.borrow().len()
-    }
-
-    /// The nodes of all.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = String> + use<> {
-        (0..self.count()).map(node_name)
-    }
-
-    /// The attached device of a target.
-    pub(crate) fn disk(&self, nth: usize) -> SimDisk {
-        self.disks.borrow()[nth].clone()
-    }
-
-    /// So many changes of names went with a client that a dead server had not made durable.
-    pub(crate) fn note_lost_names(&self, undurable: u32) {
-        self.lost_names.set(self.lost_names.get() || undurable > 0);
-    }
-
-    /// May there be objects of files whose making is lost? Nobody destroys these.
-    pub(crate) fn may_have_strays(&self) -> bool {
-        self.lost_names.get()
-    }
-
-    /// Has some target forgotten this run of a node?
-    pub(crate) fn have_forgotten(&self, client: &TargetClient) -> bool {
-        self.forgotten.borrow().contains(client)
-    }
 }
 
 /// A freshly formatted device of the target with this index.
@@ -319,6 +263,8 @@ fn layout(seed: u64, count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proto::placement::Layout;
 
     use super::*;

@@ -472,8 +472,8 @@ impl State {
             && self.blocked.is_empty()
     }
 
-    /// Is the first request under the whole right in service? A recall lets it end before it drains:
-    /// where storage takes longer than [`MIN_HOLD`], no process would get on otherwise.
+    /// Is the first request under the whole right in service? A recall lets it end before it
+    /// drains: where storage takes longer than [`MIN_HOLD`], no process would get on otherwise.
     pub fn waits_for_first_use(&self) -> bool {
         self.whole_guards > 0 && !self.has_been_used
     }
