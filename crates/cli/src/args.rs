@@ -12,6 +12,7 @@ mod fence;
 mod journal;
 mod key;
 mod layout;
+mod migrate;
 mod ost;
 mod pag;
 mod running;
@@ -26,6 +27,7 @@ pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
 };
 pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs};
+pub use migrate::{MigrateArgs, PoolName};
 pub use ost::{
     OstArgs, OstCheckArgs, OstCommand, OstFormatArgs, OstKeyArgs, OstServeArgs, OstStatusArgs,
     OstSurveyArgs, SurveyMode, SurveyPass,
@@ -149,6 +151,8 @@ pub enum Command {
     /// Say where the blocks of the files go that are created in a directory from now on
     #[command(alias = "setstripe")]
     SetLayout(SetLayoutArgs),
+    /// Move files between blocks of data zones and objects at targets
+    Migrate(MigrateArgs),
     /// Make the running server read and verify all its metadata blocks
     Scrub(ScrubArgs),
     /// Try out the fences of the cluster's file

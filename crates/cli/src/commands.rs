@@ -14,6 +14,7 @@ pub mod key;
 pub mod layout;
 pub mod local;
 pub mod mds;
+pub mod migrate;
 pub mod mkfs;
 pub mod mount;
 pub mod ost;

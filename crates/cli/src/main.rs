@@ -85,6 +85,7 @@ fn run(command: Command) -> Ended {
         Command::Df(args) => commands::df::run(&args),
         Command::Layout(args) => commands::layout::run(&args),
         Command::SetLayout(args) => commands::set_layout::run(&args),
+        Command::Migrate(args) => commands::migrate::run(&args),
         Command::Fsck(args) => commands::fsck::run(&args),
         Command::Journal(args) => commands::journal::run(&args),
         Command::Key(args) => commands::key::run(&args),

@@ -1,11 +1,13 @@
-//! A client that moves files between data zones, for `redbud pag drain` and `redbud rebalance`.
+//! A client that moves files between data zones, for `redbud pag drain` and `redbud rebalance`,
+//! and between pools, for `redbud migrate`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use client::{Client, ClientConfig, FileMove, NoKernel, NotMoved};
+use client::{Client, ClientConfig, FileMove, MigrateStep, Migration, NoKernel, NotMoved};
 use env::{DriverKind, Env, asked_to_stop};
 use proto::mds::{Op, OpReply};
+use proto::placement::Layout;
 use serde_json::Value;
 use session::client::ReadClientKeys;
 use types::limits::BLOCK_U64;
@@ -104,6 +106,18 @@ impl ZoneFile {
         };
         ZoneFile { ino, name }
     }
+}
+
+/// What became of a file that was to move to a pool.
+pub enum Migrated {
+    /// It lies in the pool, and so many bytes were copied.
+    Moved(u64),
+    /// It lay there.
+    There,
+    /// A signal ended the command before.
+    Stopped,
+    /// It is as before.
+    Stayed(Fault),
 }
 
 /// What a mover does next.
@@ -341,6 +355,49 @@ impl Mover {
         self.client.let_go(moving).await;
         self.files += u64::from(self.blocks > before);
         self.look_if_due().await
+    }
+
+    /// Moves a file to where `layout` says; `any`: unless it lies in that kind of pool.
+    pub async fn migrate(
+        &mut self,
+        ino: Ino,
+        name: &str,
+        layout: &Layout,
+        any: bool,
+    ) -> Result<Migrated, Failure> {
+        let mut move_ = Migration::new(ino, layout.clone(), any);
+        let (mut bytes, mut waits, mut said) = (0, false, self.env.now());
+        let ended = loop {
+            if asked_to_stop() {
+                break Migrated::Stopped;
+            }
+            match self.client.migrate_step(&mut move_).await {
+                Ok(MigrateStep::There) => break Migrated::There,
+                Ok(MigrateStep::Moved) => break Migrated::Moved(bytes),
+                Ok(MigrateStep::Copied(more)) => {
+                    bytes += more;
+                    self.pace(more.div_ceil(BLOCK_U64)).await;
+                }
+                Ok(MigrateStep::Again) => bytes = 0,
+                Ok(MigrateStep::Waits) if !waits => {
+                    waits = true;
+                    let why = "waits until an evicted client certainly writes it no more";
+                    output::eprint_line(&format!("{name}: {why}"));
+                }
+                Ok(MigrateStep::Waits) => {}
+                Err(fault) => break Migrated::Stayed(fault),
+            }
+            if self.talks && self.env.now().since(said) >= LOOK {
+                said = self.env.now();
+                output::print(&format!("{name}: {} copied\n", human_size(bytes)))?;
+            }
+        };
+        self.client.end_migration(&mut move_).await;
+        if let Migrated::Stayed(Fault::Unreachable) = ended {
+            let text = format!("{name}: the client has ended: run the same command again");
+            return Err(Failure::failed("RB-MIGRATE", text));
+        }
+        Ok(ended)
     }
 
     async fn look_if_due(&mut self) -> Next {

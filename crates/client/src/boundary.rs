@@ -56,6 +56,15 @@ impl From<Fault> for Refusal {
     }
 }
 
+/// Where a file lies, under a right on its content.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lies {
+    /// Of an object file: the blocks of a stripe unit, and its targets.
+    pub object: Option<(u64, Vec<PagId>)>,
+    /// The text of its layout; empty: none of its own.
+    pub placement: Vec<u8>,
+}
+
 /// What of a file's content is not durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Unsaved {
@@ -365,6 +374,11 @@ pub trait FileContent {
     fn find_room(self: &Rc<Self>, room: &mut Room) -> impl Future<Output = Result<(), Fault>>;
     /// The zones that the file's layout allows, as far as it is known; empty: all.
     fn zones_allowed(&self) -> Vec<PagId>;
+    /// Rises whenever a right to read ends: what was read before may be changed by others from then
+    /// on.
+    fn generation(&self) -> u64;
+    /// Where the file lies.
+    fn lies(&self) -> Lies;
     /// Under `DATA_X`: makes the next commit leave zeros on the device in the last block behind the
     /// size.
     fn zero_tail(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>>;

@@ -36,5 +36,6 @@ mod why;
 pub use api::*;
 pub use boundary::CommitCounts;
 pub use client::Client;
+pub use ops::migrating::{MigrateStep, Migration};
 pub use ops::moving::{FileMove, NotMoved};
 pub use waits::{Named, Wait, Waits};

@@ -373,7 +373,8 @@ impl Execution {
             | Op::ReadLink { .. }
             | Op::Acquire { .. }
             | Op::Layout { .. }
-            | Op::ReturnSpace { .. } => Err(Fault::Unsupported),
+            | Op::ReturnSpace { .. }
+            | Op::SwapLayouts { .. } => Err(Fault::Unsupported),
         }
     }
 

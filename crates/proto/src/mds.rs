@@ -24,9 +24,13 @@ use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
 /// Highest version of the protocol that this code speaks.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Lowest version of the protocol that this code speaks.
 pub const VERSION_MIN: u32 = 10;
+
+/// From this version on a server takes [`Op::SwapLayouts`], and a placement with
+/// [`Op::CreateTmpfile`].
+pub const LAYOUT_SWAPS: u32 = 11;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
 /// learns what is durable from its next answer, that to a renewal at the latest.
@@ -303,8 +307,9 @@ wire_enum! {
         ReadDir = 3 { dir: Ino as Tagged, cookie: u64, max: u32, plus: bool, want: Rights, want_dir: Rights, },
         /// Creates a named inode. Fails `Exists` if the name exists. Reply `Created`.
         Create = 4 { dir: Ino as Tagged, name: Name, node: NewNode, want: Rights, },
-        /// Creates a regular file without a name (O_TMPFILE). Reply `Created`.
-        CreateTmpfile = 5 { dir: Ino as Tagged, node: NewNode, want: Rights, },
+        /// Creates a regular file without a name (O_TMPFILE). `placement`: it gets this one and
+        /// not that of the directory (version [`LAYOUT_SWAPS`]). Reply `Created`.
+        CreateTmpfile = 5 { dir: Ino as Tagged, node: NewNode, want: Rights, placement: Appended<Bytes>, },
         /// A further name. `tmpfile`: it is the first one of an inode that this client created by
         /// `CreateTmpfile`; any other orphan cannot get a name again (`NotFound`). Reply `Linked`.
         Link = 6 { ino: Ino as Tagged, dir: Ino as Tagged, name: Name, tmpfile: bool, },
@@ -417,6 +422,12 @@ wire_enum! {
         /// The client does not extend the file any more, or not through this handle: the server
         /// gives up what [`Op::Place`] keeps for its next pieces. Reply `Done`.
         EndPlacing = 41 { ino: Ino, handle: Option<u64>, },
+        /// The file and `spare`, an inode without a name, exchange their layouts and placements:
+        /// segments, inline data, object. One transaction, under `DATA_X` of both, whose content
+        /// and size are the same and stable. All else stays with its inode. `Busy` while an
+        /// evicted client may still write one of them; `TooBig` if one has too many segments.
+        /// Version [`LAYOUT_SWAPS`]. Passes gates. Reply `Attr` of the file.
+        SwapLayouts = 42 { ino: Ino, spare: Ino, },
     }
 }
 

@@ -43,10 +43,11 @@
 //! | ZoneFiles | Text | session | – | – | – | administrator | waits |
 //! | Place | Space | change, own | blocks | – | – | client | waits |
 //! | EndPlacing | Done | session | – | – | in session | client | waits |
+//! | SwapLayouts | Attr | change, a step | done | – | – | client | waits |
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
-//!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken.
-//!   *Own* ones run in as many transactions as they take. *Session*: no transaction of this kind.
+//!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken,
+//!   *a step* as much as a step of unbounded work. *Own* ones run in as many transactions as they take. *Session*: no transaction of this kind.
 //! - kept: what the transaction keeps of the outcome, from which the answer is made again after a
 //!   restart; the rest of the answer is the state at that time;
 //! - uncertain: what its client asks the server for, in place of its caches, until the answer is
@@ -113,6 +114,8 @@ pub enum CostClass {
     TwoSmall,
     /// It frees more than it allocates, or allocates nothing permanently.
     Frees,
+    /// As much as a step of unbounded work.
+    Step,
     /// It runs as many transactions as it takes, each with a cost of its own.
     Own,
 }
@@ -244,6 +247,9 @@ impl Op {
                 change(A::Attr, one(*ino), C::Small, K::Done, I::Attributes)
             }
             Op::Commit { ino, .. } => change(A::Attr, one(*ino), C::Own, K::Edits, I::Nothing),
+            Op::SwapLayouts { ino, spare } => {
+                change(A::Attr, [Some(*ino), Some(*spare)], C::Step, K::Done, I::Nothing)
+            }
             Op::Space { .. } | Op::Place { .. } => {
                 change(A::Space, NONE, C::Own, K::Blocks, I::Nothing)
             }
@@ -284,7 +290,10 @@ impl Op {
         match self {
             Op::Commit { edits, .. } => edits.iter().map(edit_bytes).sum(),
             Op::SetXattr { name, value, .. } => name.0.len() + value.0.len(),
-            Op::Create { node, .. } | Op::CreateTmpfile { node, .. } => node.symlink.0.len(),
+            Op::Create { node, .. } => node.symlink.0.len(),
+            Op::CreateTmpfile { node, placement, .. } => {
+                node.symlink.0.len() + placement.0.as_ref().map_or(0, |bytes| bytes.0.len())
+            }
             Op::ReturnSpace { runs } => size_of_val(&runs[..]),
             Op::Space { unreachable, .. } => size_of_val(&unreachable[..]),
             Op::Place { pieces, unreachable, .. } => {
@@ -323,7 +332,8 @@ impl Op {
             | Op::Zones {}
             | Op::SetZoneState { .. }
             | Op::ZoneFiles { .. }
-            | Op::EndPlacing { .. } => 0,
+            | Op::EndPlacing { .. }
+            | Op::SwapLayouts { .. } => 0,
         }
     }
 }

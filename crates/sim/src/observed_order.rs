@@ -65,6 +65,7 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         | Asked::Space { .. }
         | Asked::Place { .. }
         | Asked::EndPlacing { .. }
+        | Asked::SwapLayouts { .. }
         | Asked::ReturnSpace { .. }
         | Asked::Sync {}
         | Asked::Statfs {}

@@ -107,6 +107,7 @@ pub struct Cluster {
     mounts: Vec<Option<Mounted>>,
     /// The object targets, if files lie there.
     pub targets: Targets,
+    content: Content,
     pids: SharedPids,
     _watchdog: process::Watchdog,
     // Last, so that the next test begins when everything is gone.
@@ -179,6 +180,7 @@ impl Cluster {
             server: None,
             mounts: Vec::new(),
             targets,
+            content: spec.content,
             _watchdog: process::Watchdog::start(spec.limit, pids.clone()),
             pids,
             dir,
@@ -283,7 +285,9 @@ impl Cluster {
         command.arg(&self.source).arg(&path);
         let log = self.dir.join(format!("client{index}.log"));
         let process = Running::ready(command, &log, &self.pids);
-        self.targets.place_files_below(&path);
+        if self.content == Content::Objects {
+            self.targets.place_files_below(&path);
+        }
         self.mounts[index] = Some(Mounted { process, path });
     }
 
@@ -367,18 +371,20 @@ impl Cluster {
         assert!(output.status.success(), "fsck: {}", describe(&output));
     }
 
-    /// Unmounts everything, stops the server, checks the file system.
-    pub fn finish(mut self) {
+    /// Unmounts everything, stops the server, checks the file system. Returns how many objects are
+    /// at its targets.
+    pub fn finish(mut self) -> u64 {
         for index in 0..self.mounts.len() {
             if self.mounts[index].is_some() {
                 self.unmount(index);
             }
         }
-        self.targets.finish();
+        let objects = self.targets.finish();
         if self.server.is_some() {
             self.stop_server();
         }
         self.assert_clean();
+        objects
     }
 }
 

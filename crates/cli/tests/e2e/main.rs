@@ -29,6 +29,7 @@ mod keys;
 mod kill;
 mod kill_loads;
 mod locks;
+mod migrate;
 mod missing;
 mod mover;
 mod namespaces;

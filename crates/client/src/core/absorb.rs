@@ -31,7 +31,7 @@ impl Core {
             Op::GetAttr { .. } => {
                 self.absorb_attr(reply);
             }
-            Op::SetAttr { .. } | Op::Commit { .. } => {
+            Op::SetAttr { .. } | Op::Commit { .. } | Op::SwapLayouts { .. } => {
                 self.absorb_changed_attr(reply);
             }
             Op::SetXattr { name, .. } => self.absorb_changed_xattr(&name.0, true, reply),

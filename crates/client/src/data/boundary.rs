@@ -13,7 +13,7 @@ use types::{
 
 use super::{DataConfig, DataContext, File, MoveStep, Room};
 use crate::api::{DeviceStatus, ReadData, Whence};
-use crate::boundary::{CommitCounts, DataHalf, FileContent, Rpc, Unsaved};
+use crate::boundary::{CommitCounts, DataHalf, FileContent, Lies, Rpc, Unsaved};
 
 impl DataHalf for DataContext {
     type File = File;
@@ -246,6 +246,14 @@ impl FileContent for File {
 
     fn zones_allowed(&self) -> Vec<PagId> {
         File::zones_allowed(self)
+    }
+
+    fn generation(&self) -> u64 {
+        File::generation(self)
+    }
+
+    fn lies(&self) -> Lies {
+        File::lies(self)
     }
 
     fn zero_tail(self: &Rc<Self>) -> impl Future<Output = Result<(), Fault>> {

@@ -32,6 +32,7 @@ use super::pool::{PoolRun, Reservation};
 use super::segments::{SegmentMap, from_wire_segment};
 use super::stillness::Stillness;
 use super::striped::Object;
+use crate::boundary::Lies;
 use crate::waits::Wait;
 
 /// Accepted bytes that no device has been given yet: whole blocks.
@@ -162,8 +163,8 @@ pub struct File {
     pub(super) ino: Ino,
     /// The zones that it may lie in, and their pool.
     pub(super) class: RefCell<Rc<Class>>,
-    /// Its layout is known.
-    pub(super) has_layout: Cell<bool>,
+    /// The text of its layout; `None`: it is not known.
+    pub(super) placement: RefCell<Option<Vec<u8>>>,
     pub(super) state: RefCell<FileState>,
     /// Notified when a flight, a read or a commit ends.
     pub(super) changed: Notify,
@@ -427,7 +428,7 @@ impl File {
                 loss_reported: false,
             }),
             class: RefCell::new(ctx.class(&[])),
-            has_layout: Cell::new(false),
+            placement: RefCell::new(None),
             changed: Notify::new(),
             append: AsyncMutex::new(),
             loading: AsyncMutex::new(),
@@ -547,6 +548,18 @@ impl File {
     /// See [`crate::boundary::FileContent::size`].
     pub(super) fn size(&self) -> u64 {
         self.state.borrow().size
+    }
+
+    /// See [`crate::boundary::FileContent::generation`].
+    pub(super) fn generation(&self) -> u64 {
+        self.state.borrow().generation
+    }
+
+    /// See [`crate::boundary::FileContent::lies`].
+    pub(super) fn lies(&self) -> Lies {
+        let state = self.state.borrow();
+        let object = state.layout.object().map(|object| (object.part(), object.targets.clone()));
+        Lies { object, placement: self.placement.borrow().clone().unwrap_or_default() }
     }
 
     /// See [`crate::boundary::FileContent::is_clean`].

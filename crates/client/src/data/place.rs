@@ -52,11 +52,15 @@ impl File {
         self.class.borrow().pool.clone()
     }
 
-    /// Takes the layout that the file got when it was created. It holds as long as this client has
-    /// the file in memory: reservations are of its class.
+    /// Takes the layout that the file has. It holds as long as the client holds a right on the
+    /// content: reservations are of its class. Only an exchange of layouts changes it.
     pub(super) fn set_layout(&self, state: &mut FileState, part: &LayoutSlice) {
-        if self.has_layout.replace(true) {
+        let known = self.placement.borrow().as_ref() == Some(&part.placement.0);
+        if known || !state.dirty.is_empty() {
             return;
+        }
+        if self.placement.replace(Some(part.placement.0.clone())).is_some() {
+            state.home = None;
         }
         let layout = Layout::from_attribute(&part.placement.0).unwrap_or_else(|error| {
             let name = self.ctx.rpc.describe(self.ino);

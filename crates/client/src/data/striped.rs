@@ -51,6 +51,11 @@ impl Object {
         })
     }
 
+    /// Blocks of a stripe unit.
+    pub fn part(&self) -> u64 {
+        self.part
+    }
+
     /// Where block `at` of the file lies: the index of the target, the block of the object there,
     /// and the block of the file where the next unit begins.
     pub fn place(&self, at: u64) -> (usize, u64, u64) {

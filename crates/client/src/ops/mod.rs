@@ -4,6 +4,7 @@ mod io;
 mod listing;
 pub(crate) mod lock;
 mod lookup;
+pub(crate) mod migrating;
 mod modify;
 pub(crate) mod moving;
 pub(crate) mod open;

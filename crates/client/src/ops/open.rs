@@ -3,7 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use proto::mds::{NewNode, Op, OpReply, Reply};
+use proto::mds::{LAYOUT_SWAPS, NewNode, Op, OpReply, Reply};
+use proto::wire::{Appended, Bytes};
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use super::setattr::ATTR_TTL_NONE;
@@ -190,6 +191,7 @@ impl Client {
             dir,
             node: NewNode::plain(FileKind::Regular, mode, umask),
             want: WANT_NEW,
+            placement: Appended(None),
         };
         let reply = core.send_change(caller, op).await?;
         let created = result(&reply, 0).map_err(|fault| core.dir_fault(dir, fault))?;
@@ -200,6 +202,32 @@ impl Client {
         let entry = core.entry(&inode, dir);
         core.invalidate_for_abandoned_caller(&reply).await;
         Ok((entry, opened))
+    }
+
+    /// Creates and opens a file without a name that has this placement (empty: the default), for
+    /// a copy of the content of another file.
+    ///
+    /// # Errors
+    /// `Unsupported`: the server is of an older release. `NoSpace`: no object target takes it.
+    /// `Invalid`: the placement names a data zone that there is not.
+    pub(crate) async fn spare(&self, placement: Vec<u8>) -> Result<Handle, Fault> {
+        let core = &self.core;
+        core.check_writable()?;
+        if core.rpc.home().agreed().0 < LAYOUT_SWAPS {
+            return Err(Fault::Unsupported);
+        }
+        let op = Op::CreateTmpfile {
+            dir: Ino::ROOT,
+            node: NewNode::plain(FileKind::Regular, 0o600, 0),
+            want: WANT_NEW,
+            placement: Appended(Some(Bytes(placement))),
+        };
+        let reply = core.send_change(&Caller::default(), op).await?;
+        let OpReply::Created { leased, .. } = result(&reply, 0)? else {
+            return Err(Fault::Protocol);
+        };
+        let inode = core.inodes.get_or_insert(&leased.attr);
+        Ok(core.opened(&inode, OpenFlags(OpenFlags::WRITE_ONLY)).handle)
     }
 
     /// The last descriptor is closed; frees the owner's flock if given.

@@ -45,19 +45,24 @@ pub fn create(
     created(cx, txn, ino, want, dir_attr)
 }
 
-/// Creates a regular file without a name (`O_TMPFILE`).
+/// Creates a regular file without a name (`O_TMPFILE`); `placement`: instead of the directory's.
 pub fn create_orphan(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     dir: Ino,
-    node: &NewNode,
+    (node, placement): (&NewNode, Option<&[u8]>),
     want: Rights,
 ) -> Result<OpReply, Stop> {
     let dir_attr = cx.live_dir(txn, dir)?;
     if node.kind != FileKind::Regular {
         return Err(Fault::Invalid.into());
     }
-    let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
+    let mut inherited = Inherited::new(cx, txn, &dir_attr, node)?;
+    if let Some(placement) = placement {
+        super::xattr::check_layout(txn, placement)?;
+        inherited.layout = Some(placement.to_vec()).filter(|text| !text.is_empty());
+    }
+    let inherited = inherited.or_as_answered(cx);
     let object = object_of(cx, &inherited, node.kind)?;
     let ino = txn.names().create_orphan(&inherited.inode(cx, node), replayed_ino(cx))?;
     inherited.store_xattrs(txn, ino)?;

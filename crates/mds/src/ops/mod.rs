@@ -18,6 +18,7 @@ mod remove;
 mod rename;
 pub mod repeat;
 pub mod space;
+mod swap;
 mod xattr;
 
 use mfs::{Cost, Stop, Txn};
@@ -46,6 +47,7 @@ pub fn cost(op: &Op) -> Option<Cost> {
             ..Cost::SMALL
         }),
         CostClass::Frees => Some(Cost::DELETE),
+        CostClass::Step => Some(Cost::STEP),
         CostClass::Own => None,
     }
 }
@@ -66,7 +68,10 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         }
         Op::ReadLink { ino } => find::read_link(cx, txn, *ino),
         Op::Create { dir, name, node, want } => create::create(cx, txn, *dir, name, node, *want),
-        Op::CreateTmpfile { dir, node, want } => create::create_orphan(cx, txn, *dir, node, *want),
+        Op::CreateTmpfile { dir, node, want, placement } => {
+            let placement = placement.0.as_ref().map(|bytes| &bytes.0[..]);
+            create::create_orphan(cx, txn, *dir, (node, placement), *want)
+        }
         Op::Link { ino, dir, name, tmpfile } => link::link(cx, txn, *ino, (*dir, name), *tmpfile),
         Op::Unlink { dir, name, unused } => remove::unlink(cx, txn, *dir, name, *unused),
         Op::Rmdir { dir, name } => remove::rmdir(cx, txn, *dir, name),
@@ -88,6 +93,7 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         }
         Op::Layout { ino, from } => data::layout(cx, txn, *ino, *from),
         Op::ReturnSpace { runs } => space::give_back(cx, txn, runs),
+        Op::SwapLayouts { ino, spare } => swap::swap(cx, txn, *ino, *spare),
         // `request.rs` runs these: in transactions of their own, or in none.
         Op::Commit { .. }
         | Op::Space { .. }

@@ -47,7 +47,9 @@ pub fn reply(
         Op::SetAttr { ino, .. } | Op::SetXattr { ino, .. } | Op::RemoveXattr { ino, .. } => {
             OpReply::Attr { leased: cx.leased(find(txn, *ino)?) }
         }
-        Op::Commit { ino, .. } => OpReply::Attr { leased: cx.leased(find(txn, *ino)?) },
+        Op::Commit { ino, .. } | Op::SwapLayouts { ino, .. } => {
+            OpReply::Attr { leased: cx.leased(find(txn, *ino)?) }
+        }
         Op::Space { .. } | Op::Place { .. } => {
             let Outcome::Space(runs) = outcome else { return Err(protocol) };
             super::space::granted(txn, runs.clone())?

@@ -184,7 +184,7 @@ fn check_kind(name: &[u8], kind: FileKind) -> Result<(), Stop> {
 }
 
 /// A layout must be one, and name only zones that exist.
-fn check_layout(txn: &mut Txn<'_>, value: &[u8]) -> Result<(), Stop> {
+pub fn check_layout(txn: &mut Txn<'_>, value: &[u8]) -> Result<(), Stop> {
     let layout = Layout::from_attribute(value).map_err(|_| Stop::Fault(Fault::Invalid))?;
     let pags = txn.space().pags()?;
     let known = |zone| pags.iter().any(|pag| pag.id == zone);

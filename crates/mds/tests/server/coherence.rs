@@ -2,6 +2,7 @@
 
 use env::sync::oneshot;
 use proto::mds::*;
+use proto::wire::Appended;
 use types::*;
 
 use crate::bed::*;
@@ -208,8 +209,12 @@ fn unused_file_is_freed_at_once_and_an_o_tmpfile_can_be_linked() {
         a.call(Op::Unlink { dir: ROOT, name: name("f"), unused: Some(ino) }).await.unwrap();
         bed.sleep(Duration::from_millis(200)).await;
         assert_eq!(b.attr(ino).await, Err(Fault::Stale));
-        let created =
-            Op::CreateTmpfile { dir: ROOT, node: node(FileKind::Regular, 0o600), want: X };
+        let created = Op::CreateTmpfile {
+            dir: ROOT,
+            node: node(FileKind::Regular, 0o600),
+            want: X,
+            placement: Appended(None),
+        };
         let Ok(OpReply::Created { leased, .. }) = a.call(created).await else { panic!() };
         assert_eq!((leased.attr.nlink, leased.rights), (0, X | S | O));
         let ino = leased.attr.ino;

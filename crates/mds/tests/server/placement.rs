@@ -2,7 +2,7 @@
 
 use proto::mds::*;
 use proto::placement::ATTRIBUTE;
-use proto::wire::Bytes;
+use proto::wire::{Appended, Bytes};
 use types::*;
 
 use crate::bed::*;
@@ -50,6 +50,7 @@ fn layout_is_inherited_at_creation_and_stays() {
             dir: below,
             node: node(FileKind::Regular, 0o666),
             want: Rights::DATA_X,
+            placement: Appended(None),
         };
         match c.call(orphan).await {
             Ok(OpReply::Created { placement, .. }) => assert_eq!(placement.0, STRIPED.as_bytes()),

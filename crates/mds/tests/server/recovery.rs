@@ -1,6 +1,7 @@
 //! Restarts of the server.
 
 use proto::mds::*;
+use proto::wire::Appended;
 use types::*;
 
 use crate::bed::*;
@@ -138,7 +139,12 @@ fn failed_request_is_not_executed_again_when_it_is_sent_again() {
 /// Creates an orphan, durably, and kills the server before the client has the answer.
 async fn unacknowledged_orphan(bed: &Bed, c: &Client) -> (Request, Ino) {
     let node = node(FileKind::Regular, 0o600);
-    let op = Op::CreateTmpfile { dir: ROOT, node, want: Rights::ATTR | Rights::OPEN };
+    let op = Op::CreateTmpfile {
+        dir: ROOT,
+        node,
+        want: Rights::ATTR | Rights::OPEN,
+        placement: Appended(None),
+    };
     let mut request = c.request(9, vec![op]);
     request.sync = true;
     let reply = c.exchange(request.clone()).await.unwrap();
@@ -186,7 +192,12 @@ fn damaged_inode_in_a_kept_answer_does_not_block_recovery() {
     run(|bed| async move {
         let c = bed.client("c").await;
         let node = node(FileKind::Regular, 0o600);
-        let op = Op::CreateTmpfile { dir: ROOT, node, want: Rights::ATTR | Rights::OPEN };
+        let op = Op::CreateTmpfile {
+            dir: ROOT,
+            node,
+            want: Rights::ATTR | Rights::OPEN,
+            placement: Appended(None),
+        };
         let mut request = c.request(9, vec![op]);
         request.sync = true;
         let reply = c.exchange(request).await.unwrap();

@@ -92,7 +92,12 @@ impl Layouts<'_, '_> {
         Ok(())
     }
 
-    fn put_content(&mut self, slot: &mut Slot, bytes: &[u8], near: MetaBlock) -> Result<(), Stop> {
+    pub(super) fn put_content(
+        &mut self,
+        slot: &mut Slot,
+        bytes: &[u8],
+        near: MetaBlock,
+    ) -> Result<(), Stop> {
         let (old, owner) = (slot.content_blob().map(MetaBlock), slot.blob_owner(BlobKind::Content));
         let fits = bytes.len() <= slot.payload_room(slot.name().len());
         if fits && slot.segments().is_empty() {
@@ -140,7 +145,7 @@ impl Layouts<'_, '_> {
         self.txn.names().store(&spot, &slot)
     }
 
-    fn take_content(&mut self, slot: &mut Slot) -> Result<(), Stop> {
+    pub(super) fn take_content(&mut self, slot: &mut Slot) -> Result<(), Stop> {
         if let Some(block) = slot.content_blob() {
             self.txn.free_blob(MetaBlock(block), slot.blob_owner(BlobKind::Content))?;
         }

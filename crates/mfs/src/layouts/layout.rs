@@ -143,7 +143,7 @@ impl Layouts<'_, '_> {
     }
 
     /// Segments of the tree that touch or adjoin `[from, to)`; at most `max`.
-    fn tree_segments(
+    pub(super) fn tree_segments(
         &self,
         ino: Ino,
         from: u64,

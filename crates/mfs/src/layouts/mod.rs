@@ -12,11 +12,13 @@ mod layout_ahead;
 mod near;
 mod objects;
 mod splice;
+mod swap;
 mod view;
 
 #[cfg(test)]
 pub(crate) use layout::UNMAP_STEP;
 pub(crate) use layout_ahead::trim;
+pub use swap::SWAP_SEGMENTS_MAX;
 pub use view::Layouts;
 
 pub use crate::volatile::layouts::{LayoutAhead, LayoutLimits};
@@ -29,3 +31,5 @@ mod inline_data_tests;
 mod layout_tests;
 #[cfg(test)]
 mod object_tests;
+#[cfg(test)]
+mod swap_tests;

@@ -2,8 +2,8 @@
 //! object record instead of segments.
 //!
 //! Invariants:
-//! - a file gets its record while it maps nothing, and keeps it to its end: it has no segment, no
-//!   content and no layout block from then on;
+//! - a file gets its record while it maps nothing, and has no segment, no content and no layout
+//!   block as long as it has the record. Only an exchange of layouts ([`super::swap`]) takes it;
 //! - the transaction that frees such an inode dooms its object at each of its targets.
 
 use types::{Fault, Ino};

@@ -3,7 +3,7 @@ use types::{Ahead, ClientId, FileBlock, FileKind, LockOwner, Rights};
 use super::*;
 use crate::mds::{Lock, NewNode, SetAttr, UnplacedPiece};
 use crate::prealloc::Policy;
-use crate::wire::{Bytes, Malformed, Reader, Wire};
+use crate::wire::{Appended, Bytes, Malformed, Reader, Wire};
 
 /// One of each, in the order of their numbers.
 fn all() -> Vec<Op> {
@@ -23,7 +23,7 @@ fn all() -> Vec<Op> {
         Op::GetAttr { ino, want },
         Op::ReadDir { dir, cookie: 0, max: 1, plus: false, want, want_dir: want },
         Op::Create { dir, name: name(), node: node(), want },
-        Op::CreateTmpfile { dir, node: node(), want },
+        Op::CreateTmpfile { dir, node: node(), want, placement: Appended(None) },
         Op::Link { ino, dir, name: name(), tmpfile: false },
         Op::Unlink { dir, name: name(), unused: None },
         Op::Rmdir { dir, name: name() },
@@ -67,6 +67,7 @@ fn all() -> Vec<Op> {
             unreachable: Vec::new(),
         },
         Op::EndPlacing { ino, handle: Some(1) },
+        Op::SwapLayouts { ino, spare: dir },
     ]
 }
 
@@ -84,6 +85,7 @@ fn row(op: &Op) -> String {
                     "change, frees; with a whiteout two small"
                 }
                 CostClass::Frees => "change, frees",
+                CostClass::Step => "change, a step",
                 CostClass::Own => "change, own",
             };
             let kept = match change.kept {

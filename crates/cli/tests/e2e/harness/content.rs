@@ -15,6 +15,8 @@ pub enum Content {
     Blocks,
     /// In objects, striped over two targets.
     Objects,
+    /// In blocks; two targets are there, too.
+    Beside,
 }
 
 impl Content {
@@ -22,7 +24,7 @@ impl Content {
     pub fn targets(self) -> usize {
         match self {
             Content::Blocks => 0,
-            Content::Objects => LOGS.len(),
+            Content::Objects | Content::Beside => LOGS.len(),
         }
     }
 }
@@ -145,19 +147,25 @@ impl Targets {
         self.running.iter_mut().filter_map(Option::take).for_each(Running::kill);
     }
 
-    /// Stops all cleanly, and checks their records and all content: there was some.
-    pub fn finish(&mut self) {
+    /// Stops all cleanly, and checks their records and all content: there was some. Returns how
+    /// many objects there are.
+    pub fn finish(&mut self) -> u64 {
         let used = self.killed || self.count() == 0 || self.written_blocks() > 0;
         assert!(used, "no file lay in objects");
+        let mut objects = 0;
         for index in 0..self.count() {
             let running = self.running[index].take().expect("the target runs");
             running.signal(Signal::TERM);
             assert!(running.wait().success(), "target {index}");
             let mut check = redbud();
-            check.args(["ost", "check", "--scrub", &device(index)]).current_dir(&self.dir);
-            let text = success(&mut check);
-            assert!(text.contains("records are sound") && text.contains(" 0 damaged"), "{text}");
+            check.args(["ost", "check", "--scrub", "--json", &device(index)]);
+            let text = success(check.current_dir(&self.dir));
+            let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(report["findings"], serde_json::json!([]), "{text}");
+            assert_eq!(report["scrub"]["damaged"], 0, "{text}");
+            objects += report["scrub"]["objects"].as_u64().unwrap();
         }
+        objects
     }
 
     /// Blocks that clients have written, since the targets were started.

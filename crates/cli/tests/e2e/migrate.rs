@@ -1,0 +1,333 @@
+//! `redbud migrate`: files that move between blocks and objects, while programs use them, and while
+//! the mover and the metadata server are killed.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::SeekFrom;
+
+use crate::harness::{describe, eventually, pattern, redbud};
+use crate::pag::{json, listed, zones};
+use crate::target_kills::Targets;
+
+const MB: usize = 1 << 20;
+/// The data zones of the cluster that have blocks; its targets are those behind them.
+const BLOCKS: u16 = 2;
+
+fn command(files: &[&Path], options: &[&str]) -> std::process::Command {
+    let mut command = redbud();
+    command.arg("migrate").args(files).args(options);
+    command
+}
+
+fn migrate(files: &[&Path], options: &[&str]) -> Output {
+    command(files, &[options, &["--json"]].concat()).output().unwrap()
+}
+
+/// Moves one file, and returns what is said of it.
+fn migrated(file: &Path, options: &[&str]) -> String {
+    let report = json(&migrate(&[file], options));
+    report["files"][0]["state"].as_str().unwrap().to_owned()
+}
+
+/// Does the file lie in objects only, or in blocks only?
+fn is_object(path: &Path) -> bool {
+    let zones = zones(path);
+    let objects = zones.iter().filter(|zone| **zone >= BLOCKS).count();
+    assert!(objects == 0 || objects == zones.len(), "{zones:?}");
+    objects > 0
+}
+
+/// The pieces of a file that are no holes.
+fn data(path: &Path) -> Vec<(u64, u64)> {
+    let file = File::open(path).unwrap();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Ok(from) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        at = rustix::fs::seek(&file, SeekFrom::Hole(from)).unwrap();
+        found.push((from, at));
+    }
+    found
+}
+
+/// What of a file must stay.
+fn kept(path: &Path) -> (u64, u64, u32, u32, i64, i64, i64, i64, Vec<u8>) {
+    let about = fs::metadata(path).unwrap();
+    let mut value = vec![0; 64];
+    let len = rustix::fs::getxattr(path, "user.color", &mut value[..]).unwrap();
+    value.truncate(len);
+    (
+        about.ino(),
+        about.len(),
+        about.mode(),
+        about.uid(),
+        about.mtime(),
+        about.mtime_nsec(),
+        about.ctime(),
+        about.ctime_nsec(),
+        value,
+    )
+}
+
+fn sparse(path: &Path) -> Vec<u8> {
+    let file = File::create(path).unwrap();
+    let mut want = vec![0; 9 * MB + 77];
+    for (seed, at) in [(1, 0), (2, 64 << 10), (3, 3 * MB), (4, 3 * MB + 8192), (5, 7 * MB)] {
+        let bytes = pattern(seed, 8192);
+        file.write_all_at(&bytes, at as u64).unwrap();
+        want[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    file.set_len(want.len() as u64).unwrap();
+    file.sync_all().unwrap();
+    want
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    let mut file = File::create(path).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+}
+
+#[test]
+fn file_moves_to_objects_and_back_with_all_that_it_has() {
+    let mut targets = Targets::mounted(2);
+    targets.cluster.mount();
+    let (root, other) = (targets.cluster.path(0), targets.cluster.path(1));
+    let files: [(&str, Vec<u8>); 5] = [
+        ("large", pattern(9, 20 * MB + 5)),
+        ("sparse", sparse(&root.join("sparse"))),
+        ("small", pattern(8, 200)),
+        ("block", pattern(7, 4096)),
+        ("empty", Vec::new()),
+    ];
+    for (name, bytes) in &files {
+        if *name != "sparse" {
+            write(&root.join(name), bytes);
+        }
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(root.join(name), "user.color", name.as_bytes(), flags).unwrap();
+    }
+    let before: Vec<_> =
+        files.iter().map(|(name, _)| (kept(&root.join(name)), data(&root.join(name)))).collect();
+    let open: Vec<File> =
+        files.iter().map(|(name, _)| File::open(other.join(name)).unwrap()).collect();
+    let moves: [(&[&str], &[u16]); 5] = [
+        (&["--to", "objects"], &[2, 3]),
+        (&["--to", "objects", "--width", "2", "--part", "256K"], &[2, 3]),
+        (&["--to", "blocks", "--zones", "1"], &[1]),
+        (&["--to", "objects", "--zones", "3"], &[3]),
+        (&["--to", "blocks"], &[0, 1]),
+    ];
+    for (options, allowed) in moves {
+        for (name, _) in &files {
+            assert_eq!(migrated(&root.join(name), options), "moved", "{name} {options:?}");
+            assert_eq!(migrated(&other.join(name), options), "there", "{name} {options:?}");
+        }
+        for (((name, bytes), (kept_before, holes)), file) in files.iter().zip(&before).zip(&open) {
+            let what = format!("{name} {options:?}");
+            for path in [root.join(name), other.join(name)] {
+                assert!(fs::read(&path).unwrap() == *bytes, "{what}");
+                assert_eq!(kept(&path), *kept_before, "{what}");
+                assert_eq!(data(&path), *holes, "{what}");
+                assert!(zones(&path).iter().all(|zone| allowed.contains(zone)), "{what}");
+            }
+            let mut content = vec![0; bytes.len()];
+            file.read_exact_at(&mut content, 0).unwrap();
+            assert!(content == *bytes, "{what}, through a descriptor from before");
+        }
+    }
+    // What is written from now on lies where the file lies.
+    migrated(&root.join("large"), &["--to", "objects"]);
+    let mut file = File::options().append(true).open(other.join("large")).unwrap();
+    file.write_all(&pattern(1, 3 * MB)).unwrap();
+    file.sync_all().unwrap();
+    assert!(is_object(&root.join("large")));
+    migrated(&root.join("large"), &["--to", "blocks", "--zones", "1"]);
+    file.write_all(&pattern(2, 3 * MB)).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(zones(&root.join("large")), [1]);
+    let want = [&files[0].1[..], &pattern(1, 3 * MB), &pattern(2, 3 * MB)].concat();
+    assert!(fs::read(root.join("large")).unwrap() == want);
+    drop((file, open));
+    assert_eq!(leftovers(targets, &[2, 3]), 0);
+}
+
+/// Waits until the targets have destroyed what they can, ends everything, and counts the objects.
+fn leftovers(targets: Targets, ids: &[u64]) -> u64 {
+    eventually("the targets are empty", || {
+        ids.iter().all(|id| {
+            let zone = listed(&targets.cluster, *id);
+            zone["bytes_free"] == zone["bytes"]
+        })
+    });
+    targets.finish()
+}
+
+#[test]
+fn second_mount_writes_a_file_that_moves_there_and_back() {
+    let mut targets = Targets::mounted(2);
+    targets.cluster.mount();
+    let (root, other) = (targets.cluster.path(0), targets.cluster.path(1));
+    let path = root.join("busy");
+    let mut want = pattern(1, 6 * MB);
+    write(&path, &want);
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let file = File::options().read(true).write(true).open(other.join("busy")).unwrap();
+            let mut appended = File::options().append(true).open(other.join("busy")).unwrap();
+            let mut round: u64 = 0;
+            while !ended.load(Ordering::Relaxed) {
+                round += 1;
+                let at = (round * 7919 * 512) as usize % (6 * MB - 9000);
+                let bytes = pattern(round, 9000);
+                file.write_all_at(&bytes, at as u64).unwrap();
+                want[at..at + bytes.len()].copy_from_slice(&bytes);
+                let mut back = vec![0; 9000];
+                file.read_exact_at(&mut back, at as u64).unwrap();
+                assert!(back == bytes, "round {round}");
+                if round % 64 == 0 {
+                    appended.write_all(&bytes).unwrap();
+                    want.extend(bytes);
+                }
+            }
+            want
+        });
+        for _ in 0..3 {
+            assert_eq!(migrated(&path, &["--to", "objects", "--width", "2"]), "moved");
+            assert!(is_object(&path));
+            assert_eq!(migrated(&path, &["--to", "blocks"]), "moved");
+            assert!(!is_object(&path));
+        }
+        ended.store(true, Ordering::Relaxed);
+        let want = writer.join().unwrap();
+        assert!(fs::read(&path).unwrap() == want);
+        targets.cluster.unmount(1);
+        targets.cluster.unmount(0);
+        targets.cluster.remount(0, &[]);
+        assert!(fs::read(&path).unwrap() == want);
+    });
+    assert_eq!(leftovers(targets, &[2, 3]), 0);
+}
+
+/// Begins to move files, and does not wait for that.
+fn begin(files: &[&Path], options: &[&str]) -> Child {
+    let mut command = command(files, options);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
+    let mut targets = Targets::mounted(2);
+    let root = targets.cluster.root();
+    let names = ["one", "two", "three"];
+    let paths: Vec<PathBuf> = names.iter().map(|name| root.join(name)).collect();
+    let all: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    let content = |n: usize| pattern(n as u64, 5 * MB + n);
+    (0..).zip(&all).for_each(|(n, path)| write(path, &content(n)));
+    let assert_content = |when: &str| {
+        for (n, path) in (0..).zip(&all) {
+            assert!(fs::read(path).unwrap() == content(n), "{when}: {}", path.display());
+        }
+    };
+    for (round, delay) in (0..).zip([60, 200, 350, 500, 800, 1200]) {
+        let to = if round % 2 == 0 { "objects" } else { "blocks" };
+        let mut mover = begin(&all, &["--to", to, "--rate", "8M"]);
+        thread::sleep(Duration::from_millis(delay));
+        mover.kill().unwrap();
+        mover.wait().unwrap();
+        assert_content("the mover was killed");
+        if round == 3 {
+            targets.cluster.unmount(0);
+            targets.cluster.remount(0, &[]);
+            assert_content("and the mount is another one");
+        }
+    }
+    // One is killed for certain when it has written objects.
+    let output = migrate(&all, &["--to", "blocks"]);
+    assert!(output.status.success(), "{}", describe(&output));
+    let used = |targets: &Targets| {
+        let zone = listed(&targets.cluster, 2);
+        zone["bytes"].as_u64().unwrap() - zone["bytes_free"].as_u64().unwrap()
+    };
+    eventually("the objects of killed movers are destroyed", || used(&targets) == 0);
+    let mut mover = begin(&all[..1], &["--to", "objects", "--zones", "2", "--rate", "2M"]);
+    eventually("something is copied", || used(&targets) > 0);
+    mover.kill().unwrap();
+    mover.wait().unwrap();
+    assert!(!is_object(all[0]));
+    eventually("the object of the killed mover is destroyed", || used(&targets) == 0);
+    // The server dies while files move, and the command ends its work.
+    for (to, wait) in [("objects", 300), ("blocks", 700)] {
+        let mover = begin(&all, &["--to", to, "--json", "--rate", "8M"]);
+        thread::sleep(Duration::from_millis(wait));
+        targets.cluster.kill_server();
+        targets.cluster.start_server();
+        let output = mover.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", describe(&output));
+        assert_content("the server was killed");
+        assert!(all.iter().all(|path| is_object(path) == (to == "objects")));
+    }
+    // Both die.
+    let mut mover = begin(&all, &["--to", "objects", "--rate", "8M"]);
+    thread::sleep(Duration::from_millis(900));
+    targets.cluster.kill_server();
+    mover.kill().unwrap();
+    mover.wait().unwrap();
+    targets.cluster.start_server();
+    assert_content("both were killed");
+    let output = migrate(&all, &["--to", "blocks"]);
+    assert!(output.status.success(), "{}", describe(&output));
+    assert_content("at the end");
+    assert_eq!(leftovers(targets, &[2, 3]), 0);
+}
+
+#[test]
+fn what_cannot_move_is_named_and_stays() {
+    let targets = Targets::mounted(1);
+    let root = targets.cluster.root();
+    let file = root.join("file");
+    write(&file, &pattern(3, MB));
+    fs::create_dir(root.join("dir")).unwrap();
+    let said = |files: &[&Path], options: &[&str]| {
+        let output = command(files, options).output().unwrap();
+        (output.status.code().unwrap(), describe(&output))
+    };
+    let (code, text) = said(&[&file], &["--to", "tape"]);
+    assert!(code == 2 && text.contains("blocks, objects"), "{text}");
+    for (path, why) in [("dir", "is a directory"), ("none", "No such file")] {
+        let (code, text) = said(&[&root.join(path)], &["--to", "objects"]);
+        assert!(code == 1 && text.contains(why), "{text}");
+    }
+    let (code, text) = said(&[&file, &root.join("dir")], &["--to", "objects"]);
+    assert!(code == 3 && text.contains("file: moved") && text.contains("is a directory"), "{text}");
+    for (options, why) in [
+        (&["--to", "blocks", "--zones", "9"][..], "no data zone 9"),
+        (&["--to", "blocks", "--zones", "2"], "is an object target"),
+        (&["--to", "objects", "--zones", "1"], "is no object target"),
+    ] {
+        let (code, text) = said(&[&file], options);
+        assert!(code == 1 && text.contains(why), "{text}");
+    }
+    // More than the target has room for: its device has 512 MiB.
+    let large = root.join("large");
+    let mut written = File::create(&large).unwrap();
+    (0..600).for_each(|seed| written.write_all(&pattern(seed, MB)).unwrap());
+    written.sync_all().unwrap();
+    let (code, text) = said(&[&large], &["--to", "objects"]);
+    assert!(code == 1 && text.contains("no room"), "{text}");
+    assert!(!is_object(&large) && is_object(&file));
+    let mut bytes = vec![0; MB];
+    written = File::open(&large).unwrap();
+    written.read_exact_at(&mut bytes, 599 << 20).unwrap();
+    assert!(bytes == pattern(599, MB));
+    assert_eq!(migrated(&file, &["--to", "blocks"]), "moved");
+    drop(written);
+    assert_eq!(leftovers(targets, &[2]), 0);
+}

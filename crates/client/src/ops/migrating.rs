@@ -1,0 +1,289 @@
+//! A client that moves files between pools, for `redbud migrate`: it needs no mount.
+//!
+//! A *pool* is what a layout names: the blocks of data zones, or objects at targets. The content
+//! is copied to a *spare*, a new file without a name that has the wanted layout. When the copy is
+//! stable, both files exchange their layouts in one transaction ([`Op::SwapLayouts`]).
+//!
+//! Invariants:
+//! - the copy counts only if a right on the content was held from its first read to the exchange:
+//!   nobody has changed the file in between. A copy that lost the right begins again;
+//! - the exchange is sent under `DATA_X` of both, when nothing of the spare is dirty, in flight,
+//!   or not yet stable. No hole behind its size is on the way to a target, either: that would fall
+//!   on what others write into the file later;
+//! - nobody else knows the spare, so waiting for a right on it makes nobody wait. It is the only
+//!   right that is waited for under a guard of another file.
+//!
+//! | the mover, or its server, dies … | the file | the spare |
+//! |---|---|---|
+//! | before the spare is made | is as before | – |
+//! | during the copy, or before the exchange arrives | is as before | an orphan: its blocks are freed, or its object is doomed, when its client is evicted, or after the grace |
+//! | after the exchange, before it is durable, and the server dies, too | is as before, by the redone log; a mover that lives replays the exchange | as above |
+//! | after the exchange is durable | lies in the new place | an orphan with the old place: its blocks are freed, or its object is doomed, as above |
+//! | when the spare is being freed | lies in the new place | is freed in steps, which go on after a restart |
+
+use std::rc::Rc;
+
+use proto::mds::{Op, OpReply};
+use proto::placement::{Layout, Policy};
+use proto::prealloc::Stream;
+use types::limits::IO_MAX;
+use types::{Duration, Fault, Ino, Rights};
+
+use crate::api::{Caller, Handle, OpenFlags, ReadData, Whence};
+use crate::boundary::{FileContent, Lies};
+use crate::client::Client;
+use crate::data_lease::{IoGuard, Service};
+use crate::inode::Inode;
+use crate::rpc::result;
+
+/// So many copies leave the file to writers between their steps; the next one keeps them out.
+const POLITE: u32 = 2;
+/// Pause before an exchange is tried again that an evicted client's quarantine delays.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// A move of one file to a pool.
+pub struct Migration {
+    ino: Ino,
+    to: Layout,
+    /// Any file of the pool is in the right place, whatever its layout says else.
+    any: bool,
+    /// Both are open meanwhile, so that what is removed stays until the move is over.
+    source: Option<Handle>,
+    spare: Option<Handle>,
+    copy: Option<Copying>,
+    /// Copies that a writer has ended.
+    failed: u32,
+}
+
+/// A copy that is under way.
+struct Copying {
+    /// [`FileContent::generation`] at its begin.
+    generation: u64,
+    /// Byte where the next step begins.
+    next: u64,
+    /// Everything is copied.
+    ended: bool,
+    /// Keeps writers out.
+    _held: Option<IoGuard>,
+}
+
+/// What a step of a move has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MigrateStep {
+    /// The file lies where it should: nothing is to be done.
+    There,
+    /// So many bytes were copied.
+    Copied(u64),
+    /// A writer had the file: the copy begins again.
+    Again,
+    /// An evicted client may still write the file: the next step tries again.
+    Waits,
+    /// The file lies in the pool, durably.
+    Moved,
+}
+
+impl Migration {
+    /// The file `ino` is to get the layout `to`. `any`: only blocks or objects matter, so a file
+    /// of that kind stays where it is.
+    pub fn new(ino: Ino, to: Layout, any: bool) -> Migration {
+        Migration { ino, to, any, source: None, spare: None, copy: None, failed: 0 }
+    }
+
+    /// Is a file that lies so in the right place?
+    fn is_there(&self, lies: &Lies) -> bool {
+        let wants_object = matches!(self.to.policy, Policy::Objects { .. });
+        if wants_object != lies.object.is_some() {
+            return false;
+        }
+        match (&lies.object, self.to.policy) {
+            _ if self.any => true,
+            (Some((part, targets)), Policy::Objects { part: wanted, width }) => {
+                let allowed = &self.to.zones;
+                let all = targets.iter().all(|target| allowed.contains(target));
+                *part == wanted
+                    && targets.len() == usize::from(width.max(1))
+                    && (allowed.is_empty() || all)
+            }
+            _ => Layout::from_attribute(&lies.placement).is_ok_and(|layout| layout == self.to),
+        }
+    }
+
+    /// The text of the layout; empty: the default.
+    fn placement(&self) -> Vec<u8> {
+        match self.to == Layout::default() {
+            true => Vec::new(),
+            false => self.to.to_string().into_bytes(),
+        }
+    }
+}
+
+impl Client {
+    /// One step of a move. After [`MigrateStep::There`] or [`MigrateStep::Moved`] there is none.
+    /// Other clients that want the file get it between two steps, up to the third copy.
+    ///
+    /// # Errors
+    /// `NoSpace`: the pool has no room. `TooBig`: the file has too many segments. `Unsupported`:
+    /// the server is of an older release. `IsDirectory`, `NotSupported`: it is no regular file.
+    /// `Stale`: it is gone. The file is as before in all cases.
+    pub async fn migrate_step(&self, move_: &mut Migration) -> Result<MigrateStep, Fault> {
+        let core = &self.core;
+        let inode = match move_.source {
+            Some(source) => core.handles.file(source)?.inode.clone(),
+            None => {
+                let read = OpenFlags(0);
+                let opened = self.open(&Caller::default(), move_.ino, read).await?;
+                move_.source = Some(opened.handle);
+                core.handles.file(opened.handle)?.inode.clone()
+            }
+        };
+        let Some(spare) = move_.spare else {
+            let guard = core.acquire_io(&inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+            let is_there = move_.is_there(&guard.file().lies());
+            drop(guard);
+            if is_there {
+                return Ok(MigrateStep::There);
+            }
+            move_.spare = Some(self.spare(move_.placement()).await?);
+            return Ok(MigrateStep::Copied(0));
+        };
+        let Some(copy) = &mut move_.copy else {
+            move_.copy = Some(self.begin_copy(&inode, spare, move_.failed).await?);
+            return Ok(MigrateStep::Copied(0));
+        };
+        let step = match copy.ended {
+            false => self.copy_step(&inode, spare, copy).await?,
+            true => self.exchange(&inode, spare, copy).await?,
+        };
+        match step {
+            MigrateStep::Again => {
+                move_.failed += 1;
+                move_.copy = None;
+            }
+            // The old place is given up at once.
+            MigrateStep::Moved => self.end_migration(move_).await,
+            MigrateStep::Waits => core.env.sleep(RETRY).await,
+            MigrateStep::Copied(_) | MigrateStep::There => {}
+        }
+        Ok(step)
+    }
+
+    /// Begins a copy; the `failed` ones before left something in the spare.
+    async fn begin_copy(
+        &self,
+        inode: &Rc<Inode>,
+        spare: Handle,
+        failed: u32,
+    ) -> Result<Copying, Fault> {
+        let core = &self.core;
+        if failed > 0 {
+            let spare = core.handles.file(spare)?.inode.clone();
+            let guard = core.acquire_io(&spare, Rights::DATA_X, Service::Plain, (0, 0)).await?;
+            guard.file().set_size(0).await?;
+            guard.file().flush().await?;
+        }
+        let keeps = failed >= POLITE;
+        let need = if keeps { Rights::DATA_X } else { Rights::DATA_S };
+        let guard = core.acquire_io(inode, need, Service::Plain, (0, 0)).await?;
+        let generation = guard.file().generation();
+        let _held = keeps.then_some(guard);
+        Ok(Copying { generation, next: 0, ended: false, _held })
+    }
+
+    /// Copies the next bytes that are no hole.
+    async fn copy_step(
+        &self,
+        inode: &Rc<Inode>,
+        spare: Handle,
+        copy: &mut Copying,
+    ) -> Result<MigrateStep, Fault> {
+        let core = &self.core;
+        let guard = core.acquire_io(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
+        if guard.file().generation() != copy.generation {
+            return Ok(MigrateStep::Again);
+        }
+        let at = match guard.file().seek(copy.next, Whence::Data).await {
+            Ok(at) => at,
+            Err(Fault::NoData) => {
+                copy.ended = true;
+                return Ok(MigrateStep::Copied(0));
+            }
+            Err(fault) => return Err(fault),
+        };
+        let hole = guard.file().seek(at, Whence::Hole).await?;
+        let len = hole.saturating_sub(at).min(IO_MAX as u64);
+        let data = guard.file().read(at, len as usize).await?;
+        drop(guard);
+        let written = self.write_spare(spare, at, &data).await?;
+        copy.next = at + written;
+        Ok(MigrateStep::Copied(written))
+    }
+
+    /// Writes bytes to the spare. Returns their number.
+    async fn write_spare(&self, spare: Handle, at: u64, data: &ReadData) -> Result<u64, Fault> {
+        let core = &self.core;
+        let len = data.len();
+        let mut buffer = core.env.buffer(len);
+        let mut end = 0;
+        for part in &data.parts {
+            let bytes = part.bytes();
+            buffer[end..end + bytes.len()].copy_from_slice(bytes);
+            end += bytes.len();
+        }
+        let inode = core.handles.file(spare)?.inode.clone();
+        let stream = Stream { client: core.rpc.home().client(), handle: spare.0, process: 0 };
+        let guard = core.acquire_io(&inode, Rights::DATA_X, Service::Plain, (0, 0)).await?;
+        let (_, written) = guard.file().write(Some(at), buffer, len, Some(stream)).await?;
+        if written as usize == len && len > 0 { Ok(len as u64) } else { Err(Fault::Io) }
+    }
+
+    /// Makes the copy stable, and has the two files exchange their layouts.
+    async fn exchange(
+        &self,
+        inode: &Rc<Inode>,
+        spare: Handle,
+        copy: &mut Copying,
+    ) -> Result<MigrateStep, Fault> {
+        let core = &self.core;
+        let spare = core.handles.file(spare)?.inode.clone();
+        let to = core.acquire_io(&spare, Rights::DATA_X, Service::Plain, (0, 0)).await?;
+        let from = core.acquire_io(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?;
+        if from.file().generation() != copy.generation {
+            return Ok(MigrateStep::Again);
+        }
+        to.file().set_size(from.file().size()).await?;
+        for file in [to.file(), from.file()] {
+            while !file.is_settled() {
+                file.flush().await?;
+            }
+        }
+        if from.file().generation() != copy.generation {
+            return Ok(MigrateStep::Again);
+        }
+        let op = Op::SwapLayouts { ino: inode.ino, spare: spare.ino };
+        let reply = core.send_change(&Caller::default(), op).await?;
+        drop((to, from));
+        match result(&reply, 0) {
+            Ok(OpReply::Attr { .. }) => {}
+            Ok(_) => return Err(Fault::Protocol),
+            Err(Fault::Busy) => return Ok(MigrateStep::Waits),
+            Err(fault) => return Err(fault),
+        }
+        core.rpc.sync().await?;
+        Ok(MigrateStep::Moved)
+    }
+
+    /// Ends a move, whatever it has done: gives the rights back, and closes both files. The spare
+    /// goes, with what it has.
+    pub async fn end_migration(&self, move_: &mut Migration) {
+        move_.copy = None;
+        // What this client knows of the layouts may be that of the other file.
+        for handle in [move_.spare.take(), move_.source.take()].into_iter().flatten() {
+            let Ok(file) = self.core.handles.any_file(handle) else { continue };
+            if !file.inode.is_lost() {
+                self.core.give_up_whole(&file.inode).await;
+            }
+            drop(file);
+            self.release(handle, None).await;
+        }
+    }
+}
