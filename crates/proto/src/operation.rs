@@ -47,7 +47,8 @@
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
 //!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken,
-//!   *a step* as much as a step of unbounded work. *Own* ones run in as many transactions as they take. *Session*: no transaction of this kind.
+//!   *a step* as much as a step of unbounded work. *Own* ones run in as many transactions as they
+//!   take. *Session*: no transaction of this kind.
 //! - kept: what the transaction keeps of the outcome, from which the answer is made again after a
 //!   restart; the rest of the answer is the state at that time;
 //! - uncertain: what its client asks the server for, in place of its caches, until the answer is

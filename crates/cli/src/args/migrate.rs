@@ -11,14 +11,14 @@ use super::Output;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The command is a client of its own, which opens the data devices at the paths of the cluster's file
-and reaches the object targets; it needs a key of an administrator. It copies the content of a file,
+and reaches the object targets. It needs a key of an administrator. It copies the content of a file,
 and exchanges the old place for the new one at once. Content, holes, size, times, attributes and the
 number of the file stay, and programs that have it open go on. If they write it during the copy, the
 copy begins again; the third one keeps writers out until it ends.
 
 A file that lies in the pool stays as it is; with --part, --width or --zones it moves if its layout
-is another one. The command may be interrupted at any moment, also by SIGKILL: a file lies in the old
-place or in the new one, and what was copied in vain is freed.
+is another one. The command may be interrupted at any moment, also by SIGKILL: a file lies in the
+old place or in the new one, and what was copied in vain is freed.
 
   redbud migrate /mnt/home/video.mkv --to objects --width 2
   redbud migrate /mnt/home/data/* --to blocks --zones 0,2-3
@@ -34,7 +34,7 @@ pub struct MigrateArgs {
     /// As of set-layout: bytes of a part; of blocks it asks for striping
     #[arg(long, value_name = "SIZE")]
     pub part: Option<String>,
-    /// As of set-layout: number of zones that a file is striped over; of blocks it asks for striping
+    /// As of set-layout: number of zones of a file; of blocks it asks for striping
     #[arg(long, value_name = "N")]
     pub width: Option<u16>,
     /// As of set-layout: the zones that may be used, such as 0,2-3

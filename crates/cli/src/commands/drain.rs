@@ -118,8 +118,8 @@ async fn drain(mover: &mut Mover, id: PagId) -> Result<(), Failure> {
     mover.look().await?;
     if before.is_target {
         let text = format!(
-            "no new files go to object target {id}; those that lie there stay: nothing moves \
-             objects, so copy the files into a directory with another layout, and remove them"
+            "no new files go to object target {id}; those that lie there stay: `redbud migrate \
+             FILE... --to blocks`, or `--to objects --zones` with other targets, moves them"
         );
         return Err(Failure::new(Status::Partial, "RB-DRAIN-LEFT", text));
     }

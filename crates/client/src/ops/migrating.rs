@@ -1,8 +1,8 @@
-//! A client that moves files between pools, for `redbud migrate`: it needs no mount.
+//! A client that moves files between placement pools, for `redbud migrate`: it needs no mount.
 //!
-//! A *pool* is what a layout names: the blocks of data zones, or objects at targets. The content
-//! is copied to a *spare*, a new file without a name that has the wanted layout. When the copy is
-//! stable, both files exchange their layouts in one transaction ([`Op::SwapLayouts`]).
+//! A *placement pool* is what a layout names: the blocks of data zones, or objects at targets. The
+//! content is copied to a *spare*, a new file without a name that has the wanted layout. When the
+//! copy is stable, both files exchange their layouts in one transaction ([`Op::SwapLayouts`]).
 //!
 //! Invariants:
 //! - the copy counts only if a right on the content was held from its first read to the exchange:
@@ -63,8 +63,9 @@ struct Copying {
     next: u64,
     /// Everything is copied.
     ended: bool,
-    /// Keeps writers out.
-    _held: Option<IoGuard>,
+    /// Keeps writers out. No further guard of the file is asked for meanwhile: a recall that
+    /// waits for this one blocks new requests.
+    held: Option<IoGuard>,
 }
 
 /// What a step of a move has done.
@@ -185,8 +186,8 @@ impl Client {
         let need = if keeps { Rights::DATA_X } else { Rights::DATA_S };
         let guard = core.acquire_io(inode, need, Service::Plain, (0, 0)).await?;
         let generation = guard.file().generation();
-        let _held = keeps.then_some(guard);
-        Ok(Copying { generation, next: 0, ended: false, _held })
+        let held = keeps.then_some(guard);
+        Ok(Copying { generation, next: 0, ended: false, held })
     }
 
     /// Copies the next bytes that are no hole.
@@ -197,11 +198,18 @@ impl Client {
         copy: &mut Copying,
     ) -> Result<MigrateStep, Fault> {
         let core = &self.core;
-        let guard = core.acquire_io(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
-        if guard.file().generation() != copy.generation {
+        let guard = match &copy.held {
+            Some(_) => None,
+            None => Some(core.acquire_io(inode, Rights::DATA_S, Service::Plain, (0, 0)).await?),
+        };
+        let Some(file) = guard.as_ref().or(copy.held.as_ref()).map(|guard| guard.file().clone())
+        else {
+            return Ok(MigrateStep::Again);
+        };
+        if file.generation() != copy.generation {
             return Ok(MigrateStep::Again);
         }
-        let at = match guard.file().seek(copy.next, Whence::Data).await {
+        let at = match file.seek(copy.next, Whence::Data).await {
             Ok(at) => at,
             Err(Fault::NoData) => {
                 copy.ended = true;
@@ -209,9 +217,9 @@ impl Client {
             }
             Err(fault) => return Err(fault),
         };
-        let hole = guard.file().seek(at, Whence::Hole).await?;
+        let hole = file.seek(at, Whence::Hole).await?;
         let len = hole.saturating_sub(at).min(IO_MAX as u64);
-        let data = guard.file().read(at, len as usize).await?;
+        let data = file.read(at, len as usize).await?;
         drop(guard);
         let written = self.write_spare(spare, at, &data).await?;
         copy.next = at + written;
@@ -246,7 +254,10 @@ impl Client {
         let core = &self.core;
         let spare = core.handles.file(spare)?.inode.clone();
         let to = core.acquire_io(&spare, Rights::DATA_X, Service::Plain, (0, 0)).await?;
-        let from = core.acquire_io(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?;
+        let from = match copy.held.take() {
+            Some(held) => held,
+            None => core.acquire_io(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?,
+        };
         if from.file().generation() != copy.generation {
             return Ok(MigrateStep::Again);
         }

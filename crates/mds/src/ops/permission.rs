@@ -50,7 +50,7 @@ pub fn check(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<(), S
         Op::RemoveXattr { ino, name } if name.0 != b"security.capability" => {
             set_xattr(cx, txn, *ino, &name.0)
         }
-        // Whoever holds the right may, on a node that the server believes.
+        // A mover is believed that it has copied the content.
         Op::SwapLayouts { .. } => Err(Fault::NotPermitted.into()),
         _ => Ok(()),
     }

@@ -24,10 +24,6 @@ pub fn reply(
     if !matches!(op.spec().class, Class::Change(change) if outcome.is(change.kept)) {
         return Err(protocol);
     }
-    let inode = |outcome: &Outcome| match outcome {
-        Outcome::Inode(ino) => Ok(*ino),
-        _ => Err(protocol),
-    };
     Ok(match op {
         Op::Create { dir, want, .. } | Op::CreateTmpfile { dir, want, .. } => {
             let (attr, dir) = (find(txn, inode(outcome)?)?, find(txn, *dir)?);
@@ -44,12 +40,11 @@ pub fn reply(
             OpReply::Removed { ino, attr, dir, kept: true }
         }
         Op::Rename { from, to, .. } => renamed(cx, txn, outcome, (*from, *to))?,
-        Op::SetAttr { ino, .. } | Op::SetXattr { ino, .. } | Op::RemoveXattr { ino, .. } => {
-            OpReply::Attr { leased: cx.leased(find(txn, *ino)?) }
-        }
-        Op::Commit { ino, .. } | Op::SwapLayouts { ino, .. } => {
-            OpReply::Attr { leased: cx.leased(find(txn, *ino)?) }
-        }
+        Op::SetAttr { ino, .. }
+        | Op::SetXattr { ino, .. }
+        | Op::RemoveXattr { ino, .. }
+        | Op::Commit { ino, .. }
+        | Op::SwapLayouts { ino, .. } => OpReply::Attr { leased: cx.leased(find(txn, *ino)?) },
         Op::Space { .. } | Op::Place { .. } => {
             let Outcome::Space(runs) = outcome else { return Err(protocol) };
             super::space::granted(txn, runs.clone())?
@@ -85,6 +80,13 @@ pub fn reply(
         | Op::SetZoneState { .. }
         | Op::ZoneFiles { .. } => return Err(protocol),
     })
+}
+
+fn inode(outcome: &Outcome) -> Result<Ino, Stop> {
+    match outcome {
+        Outcome::Inode(ino) => Ok(*ino),
+        _ => Err(Fault::Protocol.into()),
+    }
 }
 
 fn renamed(

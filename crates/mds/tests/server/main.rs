@@ -20,6 +20,7 @@ mod restarts;
 mod scrub;
 mod space;
 mod squash;
+mod swaps;
 mod target;
 mod workers;
 mod zones;

@@ -34,7 +34,7 @@ async fn add(bed: &Bed, path: &str) -> String {
 }
 
 /// A bed with so many targets, and a directory whose files lie in objects.
-fn with_targets<F: Future<Output = ()>>(
+pub fn with_targets<F: Future<Output = ()>>(
     count: u8,
     layout: &'static str,
     test: impl FnOnce(Bed, Vec<Rc<Target>>, Client, Ino) -> F,
@@ -71,7 +71,7 @@ async fn unlink(c: &Client, dir: Ino, text: &str, ino: Ino) {
 }
 
 /// Waits until `done`, for at most ten seconds.
-async fn soon(bed: &Bed, what: &str, done: impl Fn() -> bool) {
+pub async fn soon(bed: &Bed, what: &str, done: impl Fn() -> bool) {
     for _ in 0..100 {
         if done() {
             return;
