@@ -7,7 +7,7 @@ use std::rc::Rc;
 use client::{Client, ClientConfig, FileMove, MigrateStep, Migration, NoKernel, NotMoved};
 use env::{DriverKind, Env, asked_to_stop};
 use proto::mds::{Op, OpReply};
-use proto::placement::Layout;
+use proto::placement::{Layout, Policy};
 use serde_json::Value;
 use session::client::ReadClientKeys;
 use types::limits::BLOCK_U64;
@@ -367,6 +367,7 @@ impl Mover {
     ) -> Result<Migrated, Failure> {
         let mut move_ = Migration::new(ino, layout.clone(), any);
         let (mut bytes, mut waits, mut said) = (0, false, self.env.now());
+        let mut checked = false;
         let ended = loop {
             if asked_to_stop() {
                 break Migrated::Stopped;
@@ -374,6 +375,12 @@ impl Mover {
             match self.client.migrate_step(&mut move_).await {
                 Ok(MigrateStep::There) => break Migrated::There,
                 Ok(MigrateStep::Moved) => break Migrated::Moved(bytes),
+                Ok(MigrateStep::Copied(_)) if !checked => {
+                    checked = true;
+                    if !self.may_have_room(ino, layout).await? {
+                        break Migrated::Stayed(Fault::NoSpace);
+                    }
+                }
                 Ok(MigrateStep::Copied(more)) => {
                     bytes += more;
                     self.pace(more.div_ceil(BLOCK_U64)).await;
@@ -398,6 +405,23 @@ impl Mover {
             return Err(Failure::failed("RB-MIGRATE", text));
         }
         Ok(ended)
+    }
+
+    /// May the targets have room for the file, as they have last said? One that takes a write says
+    /// only later that it is full, and then the whole copy is in vain.
+    async fn may_have_room(&self, ino: Ino, layout: &Layout) -> Result<bool, Failure> {
+        let Policy::Objects { width, .. } = layout.policy else { return Ok(true) };
+        let Some(blocks) = self.blocks_of(ino).await? else { return Ok(true) };
+        let may = |zone: &&Zone| {
+            let named = layout.zones.is_empty() || layout.zones.contains(&zone.id);
+            zone.is_target && named && zone.state == mfs::PagUse::InService.name()
+        };
+        let mut free: Vec<u64> = self.zones.iter().filter(may).map(|zone| zone.free).collect();
+        free.sort_unstable_by(|one, other| other.cmp(one));
+        free.truncate(usize::from(width.max(1)));
+        let each = blocks / free.len().max(1) as u64;
+        // Nothing is known of one that has said nothing since the server was started.
+        Ok(free.iter().all(|free| *free == 0 || *free >= each))
     }
 
     async fn look_if_due(&mut self) -> Next {

@@ -215,6 +215,9 @@ fn reason(fault: Fault, layout: &Layout) -> String {
             "it lies in too many pieces to be exchanged at once: copy it instead".into()
         }
         Fault::Unsupported => "the server is of a release that cannot do this".into(),
+        Fault::Io => "a part of it cannot be read, or not be written there: the pool may be full, \
+                      or a device away"
+            .into(),
         Fault::Stale | Fault::NotFound => "it is gone".into(),
         fault => fault.text().into(),
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::fs::SeekFrom;
 
 use crate::harness::{describe, eventually, pattern, redbud};
-use crate::pag::{json, listed};
+use crate::pag::json;
 use crate::target_kills::Targets;
 
 const MB: usize = 1 << 20;
@@ -106,7 +106,7 @@ fn write(path: &Path, bytes: &[u8]) {
 #[test]
 fn file_moves_to_objects_and_back_with_all_that_it_has() {
     let mut targets = Targets::mounted(2);
-    let empty = free(&targets);
+    let empty = targets.free();
     targets.cluster.mount();
     let (root, other) = (targets.cluster.path(0), targets.cluster.path(1));
     let files: [(&str, Vec<u8>); 5] = [
@@ -168,22 +168,16 @@ fn file_moves_to_objects_and_back_with_all_that_it_has() {
     assert_eq!(leftovers(targets, empty), 0);
 }
 
-/// Bytes that are free at the targets.
-fn free(targets: &Targets) -> u64 {
-    let each = (0..targets.count()).map(|nth| listed(&targets.cluster, u64::from(BLOCKS) + nth));
-    each.map(|zone| zone["bytes_free"].as_u64().unwrap()).sum()
-}
-
 /// Waits until the targets have destroyed what they can, ends everything, and counts the objects.
 fn leftovers(targets: Targets, before: u64) -> u64 {
-    eventually("the targets are as free as before", || free(&targets) == before);
+    eventually("the targets are as free as before", || targets.free() == before);
     targets.finish()
 }
 
 #[test]
 fn second_mount_writes_a_file_that_moves_there_and_back() {
     let mut targets = Targets::mounted(2);
-    let empty = free(&targets);
+    let empty = targets.free();
     targets.cluster.mount();
     let (root, other) = (targets.cluster.path(0), targets.cluster.path(1));
     let path = root.join("busy");
@@ -237,7 +231,7 @@ fn begin(files: &[&Path], options: &[&str]) -> Child {
 #[test]
 fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
     let mut targets = Targets::mounted(2);
-    let empty = free(&targets);
+    let empty = targets.free();
     let root = targets.cluster.root();
     let names = ["one", "two", "three"];
     let paths: Vec<PathBuf> = names.iter().map(|name| root.join(name)).collect();
@@ -265,13 +259,13 @@ fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
     // One is killed for certain when it has written objects.
     let output = migrate(&all, &["--to", "blocks"]);
     assert!(output.status.success(), "{}", describe(&output));
-    eventually("the objects of killed movers are destroyed", || free(&targets) == empty);
+    eventually("the objects of killed movers are destroyed", || targets.free() == empty);
     let mut mover = begin(&all[..1], &["--to", "objects", "--zones", "2", "--rate", "2M"]);
-    eventually("something is copied", || free(&targets) < empty);
+    eventually("something is copied", || targets.free() < empty);
     mover.kill().unwrap();
     mover.wait().unwrap();
     assert!(!is_object(all[0]));
-    eventually("the object of the killed mover is destroyed", || free(&targets) == empty);
+    eventually("the object of the killed mover is destroyed", || targets.free() == empty);
     // The server dies while files move, and the command ends its work.
     for (to, wait) in [("objects", 300), ("blocks", 700)] {
         let mover = begin(&all, &["--to", to, "--json", "--rate", "8M"]);
@@ -300,7 +294,7 @@ fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
 #[test]
 fn what_cannot_move_is_named_and_stays() {
     let targets = Targets::mounted(1);
-    let empty = free(&targets);
+    let empty = targets.free();
     let root = targets.cluster.root();
     let file = root.join("file");
     write(&file, &pattern(3, MB));

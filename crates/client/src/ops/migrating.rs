@@ -10,6 +10,9 @@
 //! - the exchange is sent under `DATA_X` of both, when nothing of the spare is dirty, in flight,
 //!   or not yet stable. No hole behind its size is on the way to a target, either: that would fall
 //!   on what others write into the file later;
+//! - the spare is durable before anything is written there: a server that lost it would not know
+//!   that its object is there, if the mover died, too;
+//! - a spare that has lost a byte is given up: a flush tells of each loss only once;
 //! - nobody else knows the spare, so waiting for a right on it makes nobody wait. It is the only
 //!   right that is waited for under a guard of another file.
 //!
@@ -145,6 +148,7 @@ impl Client {
                 return Ok(MigrateStep::There);
             }
             move_.spare = Some(self.spare(move_.placement()).await?);
+            core.rpc.sync().await?;
             return Ok(MigrateStep::Copied(0));
         };
         let Some(copy) = &mut move_.copy else {
@@ -241,6 +245,7 @@ impl Client {
         let stream = Stream { client: core.rpc.home().client(), handle: spare.0, process: 0 };
         let guard = core.acquire_io(&inode, Rights::DATA_X, Service::Plain, (0, 0)).await?;
         let (_, written) = guard.file().write(Some(at), buffer, len, Some(stream)).await?;
+        check_not_lost(&guard)?;
         if written as usize == len && len > 0 { Ok(len as u64) } else { Err(Fault::Io) }
     }
 
@@ -262,11 +267,12 @@ impl Client {
             return Ok(MigrateStep::Again);
         }
         to.file().set_size(from.file().size()).await?;
-        for file in [to.file(), from.file()] {
-            while !file.is_settled() {
-                file.flush().await?;
+        for guard in [&to, &from] {
+            while !guard.file().is_settled() {
+                guard.file().flush().await?;
             }
         }
+        check_not_lost(&to)?;
         if from.file().generation() != copy.generation {
             return Ok(MigrateStep::Again);
         }
@@ -290,6 +296,10 @@ impl Client {
         // What this client knows of the layouts may be that of the other file.
         for handle in [move_.spare.take(), move_.source.take()].into_iter().flatten() {
             let Ok(file) = self.core.handles.any_file(handle) else { continue };
+            if let Some(data_lease) = file.inode.data_lease() {
+                // Nobody wants what the spare has lost.
+                data_lease.file.acknowledge_loss();
+            }
             if !file.inode.is_lost() {
                 self.core.give_up_whole(&file.inode).await;
             }
@@ -297,4 +307,9 @@ impl Client {
             self.release(handle, None).await;
         }
     }
+}
+
+/// `Io` if the spare has lost anything since it was made.
+fn check_not_lost(spare: &IoGuard) -> Result<(), Fault> {
+    if spare.file().error_seq() > 0 { Err(Fault::Io) } else { Ok(()) }
 }
