@@ -198,7 +198,7 @@ fn second_mount_writes_a_file_that_moves_there_and_back() {
                 let mut back = vec![0; 9000];
                 file.read_exact_at(&mut back, at as u64).unwrap();
                 assert!(back == bytes, "round {round}");
-                if round % 64 == 0 {
+                if round.is_multiple_of(64) {
                     appended.write_all(&bytes).unwrap();
                     want.extend(bytes);
                 }
