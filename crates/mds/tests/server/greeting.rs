@@ -41,14 +41,15 @@ fn welcome_says_who_the_server_is_and_what_was_agreed() {
 #[test]
 fn greeting_that_the_server_cannot_serve_is_refused_and_leaves_no_client() {
     run(|bed| async move {
-        for version in [VERSION - 1, VERSION + 1] {
+        for version in [VERSION_MIN - 1, VERSION + 1] {
             let other = Hello { version_min: version, version_max: version, ..hello() };
             // The server reads a greeting of a version that expects no server, too.
             let other = Hello { expected: Appended(None), ..other };
             let refused = refusal(&bed, other).await;
             assert_eq!(refused.fault, Fault::Unsupported);
-            for version in [version, VERSION] {
-                assert!(refused.text.contains(&format!("version {version}")), "{}", refused.text);
+            let ours = format!("{VERSION_MIN} to {VERSION}");
+            for versions in [version.to_string(), ours] {
+                assert!(refused.text.contains(&versions), "{}", refused.text);
             }
         }
         let refused = refusal(&bed, Hello { role: 2, ..hello() }).await;
