@@ -12,13 +12,20 @@ use std::time::Duration;
 
 use rustix::fs::SeekFrom;
 
-use crate::harness::{describe, eventually, pattern, redbud};
+use crate::harness::{Cluster, Content, Spec, describe, eventually, pattern, redbud};
 use crate::pag::json;
-use crate::target_kills::Targets;
 
 const MB: usize = 1 << 20;
 /// The data zones of the cluster that have blocks; its targets are those behind them.
 const BLOCKS: u16 = 2;
+
+/// A cluster with blocks and two targets, mounted.
+fn mounted() -> Cluster {
+    let (lease, content) = (Duration::from_secs(1), Content::Beside);
+    let mut cluster = Cluster::start(&Spec { lease, content, ..Spec::default() });
+    cluster.mount();
+    cluster
+}
 
 fn command(files: &[&Path], options: &[&str]) -> std::process::Command {
     let mut command = redbud();
@@ -105,10 +112,10 @@ fn write(path: &Path, bytes: &[u8]) {
 
 #[test]
 fn file_moves_to_objects_and_back_with_all_that_it_has() {
-    let mut targets = Targets::mounted(2);
+    let mut cluster = mounted();
     let empty = targets.free();
-    targets.cluster.mount();
-    let (root, other) = (targets.cluster.path(0), targets.cluster.path(1));
+    cluster.mount();
+    let (root, other) = (cluster.path(0), cluster.path(1));
     let files: [(&str, Vec<u8>); 5] = [
         ("large", pattern(9, 20 * MB + 5)),
         ("sparse", sparse(&root.join("sparse"))),
@@ -165,21 +172,21 @@ fn file_moves_to_objects_and_back_with_all_that_it_has() {
     let want = [&files[0].1[..], &pattern(1, 3 * MB), &pattern(2, 3 * MB)].concat();
     assert!(fs::read(root.join("large")).unwrap() == want);
     drop((file, open));
-    assert_eq!(leftovers(targets, empty), 0);
+    assert_eq!(leftovers(cluster, empty), 0);
 }
 
 /// Waits until the targets have destroyed what they can, ends everything, and counts the objects.
-fn leftovers(targets: Targets, before: u64) -> u64 {
+fn leftovers(cluster: Cluster, before: u64) -> u64 {
     eventually("the targets are as free as before", || targets.free() == before);
-    targets.finish()
+    cluster.finish()
 }
 
 #[test]
 fn second_mount_writes_a_file_that_moves_there_and_back() {
-    let mut targets = Targets::mounted(2);
+    let mut cluster = mounted();
     let empty = targets.free();
-    targets.cluster.mount();
-    let (root, other) = (targets.cluster.path(0), targets.cluster.path(1));
+    cluster.mount();
+    let (root, other) = (cluster.path(0), cluster.path(1));
     let path = root.join("busy");
     let mut want = pattern(1, 6 * MB);
     write(&path, &want);
@@ -214,12 +221,12 @@ fn second_mount_writes_a_file_that_moves_there_and_back() {
         ended.store(true, Ordering::Relaxed);
         let want = writer.join().unwrap();
         assert!(fs::read(&path).unwrap() == want);
-        targets.cluster.unmount(1);
-        targets.cluster.unmount(0);
-        targets.cluster.remount(0, &[]);
+        cluster.unmount(1);
+        cluster.unmount(0);
+        cluster.remount(0, &[]);
         assert!(fs::read(&path).unwrap() == want);
     });
-    assert_eq!(leftovers(targets, empty), 0);
+    assert_eq!(leftovers(cluster, empty), 0);
 }
 
 /// Begins to move files, and does not wait for that.
@@ -239,9 +246,9 @@ fn need(files: &[&Path]) {
 
 #[test]
 fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
-    let mut targets = Targets::mounted(2);
+    let mut cluster = mounted();
     let empty = targets.free();
-    let root = targets.cluster.root();
+    let root = cluster.root();
     let names = ["one", "two", "three"];
     let paths: Vec<PathBuf> = names.iter().map(|name| root.join(name)).collect();
     let all: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
@@ -260,8 +267,8 @@ fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
         mover.wait().unwrap();
         assert_content("the mover was killed");
         if round == 3 {
-            targets.cluster.unmount(0);
-            targets.cluster.remount(0, &[]);
+            cluster.unmount(0);
+            cluster.remount(0, &[]);
             assert_content("and the mount is another one");
         }
     }
@@ -281,8 +288,8 @@ fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
     for (to, wait) in [("objects", 300), ("blocks", 700)] {
         let mover = begin(&all, &["--to", to, "--json", "--rate", "8M"]);
         thread::sleep(Duration::from_millis(wait));
-        targets.cluster.kill_server();
-        targets.cluster.start_server();
+        cluster.kill_server();
+        cluster.start_server();
         let output = mover.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", describe(&output));
         assert_content("the server was killed");
@@ -291,23 +298,23 @@ fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
     // Both die.
     let mut mover = begin(&all, &["--to", "objects", "--rate", "8M"]);
     thread::sleep(Duration::from_millis(900));
-    targets.cluster.kill_server();
+    cluster.kill_server();
     mover.kill().unwrap();
     mover.wait().unwrap();
-    targets.cluster.start_server();
+    cluster.start_server();
     assert_content("both were killed");
     let output = migrate(&all, &["--to", "blocks"]);
     assert!(output.status.success(), "{}", describe(&output));
     need(&all);
     assert_content("at the end");
-    assert_eq!(leftovers(targets, empty), 0);
+    assert_eq!(leftovers(cluster, empty), 0);
 }
 
 #[test]
 fn what_cannot_move_is_named_and_stays() {
-    let targets = Targets::mounted(1);
+    let cluster = mounted();
     let empty = targets.free();
-    let root = targets.cluster.root();
+    let root = cluster.root();
     let file = root.join("file");
     write(&file, &pattern(3, MB));
     fs::create_dir(root.join("dir")).unwrap();
@@ -336,7 +343,7 @@ fn what_cannot_move_is_named_and_stays() {
     let mut written = File::create(&large).unwrap();
     (0..600).for_each(|seed| written.write_all(&pattern(seed, MB)).unwrap());
     written.sync_all().unwrap();
-    let (code, text) = said(&[&large], &["--to", "objects"]);
+    let (code, text) = said(&[&large], &["--to", "objects", "--zones", "2"]);
     assert!(code == 1 && text.contains("no room"), "{text}");
     assert!(!is_object(&large) && is_object(&file));
     let mut bytes = vec![0; MB];
@@ -345,5 +352,5 @@ fn what_cannot_move_is_named_and_stays() {
     assert!(bytes == pattern(599, MB));
     assert_eq!(migrated(&file, &["--to", "blocks"]), "moved");
     drop(written);
-    assert_eq!(leftovers(targets, empty), 0);
+    assert_eq!(leftovers(cluster, empty), 0);
 }

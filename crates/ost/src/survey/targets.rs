@@ -156,7 +156,13 @@ impl Target {
         sync: bool,
     ) -> Result<(), Fault> {
         let sums = data.chunks_exact(BLOCK).map(crc32c).collect();
-        let op = Op::Write { may: self.may(object, WRITE), block, data: data.into(), sums, room: Statement::default() };
+        let op = Op::Write {
+            may: self.may(object, WRITE),
+            block,
+            data: data.into(),
+            sums,
+            room: Statement::default(),
+        };
         done(&*self.session(thread).call(Call { sync, ..call(op) }).await?)
     }
 
