@@ -17,8 +17,9 @@
 //! Invariants:
 //! - a block of `punches` is `unwritten` in the layout, and no write to it is in flight;
 //! - a hole and a write of one block are never in flight at once;
-//! - a right on the content is returned only when no hole is left in `punches` or in flight: it
-//!   cannot fall on what another client writes later;
+//! - a right on the content is returned only when no hole is left in `punches` or in flight, and
+//!   all are durable at their targets: none can fall on what another client writes later, not even
+//!   when a target starts again and holes are repeated;
 //! - a commit has no edits.
 
 use std::ops::Range;
@@ -173,7 +174,9 @@ impl File {
             state.punching.swap_remove(at.expect("it was in flight"));
             state.flights.remove(&id);
             if state.generation == generation {
-                // A size that grows again relies on a hole behind it, without another punch.
+                // Also behind the size: a size that grows again relies on it without another punch,
+                // and what is not durable would be repeated to a restarted target, perhaps after
+                // what another client has written there since.
                 state.add_stamps(self.ctx.env.now(), stamps);
                 let counts = counts || from < state.size.div_ceil(BLOCK_U64);
                 match result {
