@@ -20,15 +20,18 @@ fn files_lie_in_objects_on_every_target() {
     assert!(objects[1..].iter().all(|count| *count > 3), "{objects:?}");
 }
 
-/// With all faults; 300 operations on content.
+/// One target and 300 operations on content, with all faults.
 const FAILED: [u64; 4] = [20_045, 20_075, 20_106, 20_280];
+/// The same with two targets and all operations.
+const FAILED_OF_TWO: [u64; 1] = [50_495];
 
 #[test]
 fn seeds_that_failed_with_targets_hold() {
-    for seed in FAILED {
+    let on_content = FAILED.map(|seed| (seed, 1, Workload::Content));
+    let of_two = FAILED_OF_TWO.map(|seed| (seed, 2, Workload::Mixed));
+    for (seed, osts, workload) in on_content.into_iter().chain(of_two) {
         let faults = Fault::with_targets(&Fault::of_one_server());
-        let report =
-            check(&Plan { osts: 1, workload: Workload::Content, faults, ..Plan::new(seed) });
+        let report = check(&Plan { osts, workload, faults, ..Plan::new(seed) });
         assert!(Fault::OF_TARGETS.iter().any(|kind| report.made.contains_key(kind)));
     }
 }
