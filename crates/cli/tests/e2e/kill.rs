@@ -202,7 +202,7 @@ fn spec(content: Content) -> Spec {
 /// How many rounds of `all`. On objects a third: targets are killed in `target_kills`.
 fn rounds(content: Content, all: u64) -> u64 {
     match content {
-        Content::Blocks => all,
+        Content::Blocks | Content::Beside => all,
         Content::Objects => all / 3,
     }
 }

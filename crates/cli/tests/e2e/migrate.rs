@@ -113,7 +113,7 @@ fn write(path: &Path, bytes: &[u8]) {
 #[test]
 fn file_moves_to_objects_and_back_with_all_that_it_has() {
     let mut cluster = mounted();
-    let empty = targets.free();
+    let empty = cluster.targets.free();
     cluster.mount();
     let (root, other) = (cluster.path(0), cluster.path(1));
     let files: [(&str, Vec<u8>); 5] = [
@@ -177,14 +177,14 @@ fn file_moves_to_objects_and_back_with_all_that_it_has() {
 
 /// Waits until the targets have destroyed what they can, ends everything, and counts the objects.
 fn leftovers(cluster: Cluster, before: u64) -> u64 {
-    eventually("the targets are as free as before", || targets.free() == before);
+    eventually("the targets are as free as before", || cluster.targets.free() == before);
     cluster.finish()
 }
 
 #[test]
 fn second_mount_writes_a_file_that_moves_there_and_back() {
     let mut cluster = mounted();
-    let empty = targets.free();
+    let empty = cluster.targets.free();
     cluster.mount();
     let (root, other) = (cluster.path(0), cluster.path(1));
     let path = root.join("busy");
@@ -247,7 +247,7 @@ fn need(files: &[&Path]) {
 #[test]
 fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
     let mut cluster = mounted();
-    let empty = targets.free();
+    let empty = cluster.targets.free();
     let root = cluster.root();
     let names = ["one", "two", "three"];
     let paths: Vec<PathBuf> = names.iter().map(|name| root.join(name)).collect();
@@ -276,14 +276,14 @@ fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
     let output = migrate(&all, &["--to", "blocks"]);
     assert!(output.status.success(), "{}", describe(&output));
     need(&all);
-    eventually("the objects of killed movers are destroyed", || targets.free() == empty);
+    eventually("the objects of killed movers are destroyed", || cluster.targets.free() == empty);
     let mut mover = begin(&all[..1], &["--to", "objects", "--zones", "2", "--rate", "2M"]);
-    eventually("something is copied", || targets.free() < empty);
+    eventually("something is copied", || cluster.targets.free() < empty);
     mover.kill().unwrap();
     mover.wait().unwrap();
     assert!(!is_object(all[0]));
     need(&all);
-    eventually("the object of the killed mover is destroyed", || targets.free() == empty);
+    eventually("the object of the killed mover is destroyed", || cluster.targets.free() == empty);
     // The server dies while files move, and the command ends its work.
     for (to, wait) in [("objects", 300), ("blocks", 700)] {
         let mover = begin(&all, &["--to", to, "--json", "--rate", "8M"]);
@@ -313,7 +313,7 @@ fn killed_mover_and_killed_server_lose_nothing_and_leave_nothing() {
 #[test]
 fn what_cannot_move_is_named_and_stays() {
     let cluster = mounted();
-    let empty = targets.free();
+    let empty = cluster.targets.free();
     let root = cluster.root();
     let file = root.join("file");
     write(&file, &pattern(3, MB));

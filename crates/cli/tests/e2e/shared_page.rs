@@ -24,7 +24,7 @@ on_blocks_and_objects!(
 /// and only what they write back goes elsewhere.
 fn busy(content: Content) -> Duration {
     match content {
-        Content::Blocks => Duration::from_secs(4),
+        Content::Blocks | Content::Beside => Duration::from_secs(4),
         Content::Objects => Duration::from_secs(2),
     }
 }

@@ -170,13 +170,24 @@ impl Targets {
 
     /// Blocks that clients have written, since the targets were started.
     fn written_blocks(&self) -> u64 {
-        let written = |port| {
+        self.each(|target| target["store"]["written_blocks"].as_u64())
+    }
+
+    /// Free blocks of all together, as they say themselves: what the metadata server says may be
+    /// older.
+    pub fn free(&self) -> u64 {
+        self.each(|target| target["free"].as_u64())
+    }
+
+    /// The sum of a number in the status of each.
+    fn each(&self, number: impl Fn(&serde_json::Value) -> Option<u64>) -> u64 {
+        let of = |port| {
             let mut status = self.command("status");
             let report = success(status.args([&format!("127.0.0.1:{port}"), "--json"]));
             let report: serde_json::Value = serde_json::from_str(&report).unwrap();
-            report["targets"][0]["store"]["written_blocks"].as_u64().expect("a number")
+            number(&report["targets"][0]).expect("a number")
         };
-        self.ports.iter().map(written).sum()
+        self.ports.iter().map(of).sum()
     }
 
     /// A verb of `redbud ost` with the cluster's file, in its directory.
