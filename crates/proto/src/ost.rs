@@ -11,11 +11,11 @@
 //!   reads them: each receiver checks it;
 //! - repeating an operation in the order of a session changes nothing: a client that replays what
 //!   a target may have lost need not know what has survived;
-//! - a *statement* says how many free blocks the client believes that the target keeps for it. Of
-//!   two statements the one with the higher number counts, in whatever order they arrive. So each
-//!   write corrects what both sides count, and a lost message leaks nothing.
+//! - a *statement* says how many free blocks the client counts that the target keeps for it. It
+//!   only lowers what the target counts. Of two statements the one with the higher number counts,
+//!   in whatever order they arrive.
 
-use types::{ClientId, ObjectId, Transno, Uuid};
+use types::{ClientId, Epoch, ObjectId, Transno, Uuid};
 
 use crate::capability::Capability;
 use crate::content::Content;
@@ -97,7 +97,8 @@ wire_enum! {
         /// The runs of blocks from `from` on that hold something, at most `max`. Reply `Runs`.
         Runs = 4 { may: Capability, from: u64, max: u32, },
         /// Destroys objects, at most [`DESTROY_MAX`]; unknown ones are no failure. `may` is the
-        /// metadata server's. Reply `Done`.
+        /// metadata server's. `Busy` while clients may repeat writes from before a restart. Reply
+        /// `Done`.
         Destroy = 5 { may: Capability, objects: Vec<ObjectId>, },
         /// Refuses every capability of this client from now on, also after a restart. When it is
         /// answered, nothing of the client is being written, and that is durable. `may` is the
@@ -122,6 +123,11 @@ wire_enum! {
         /// The client gives back what is above its statement. In its recovery it says what was kept
         /// for it before the restart. Reply `Done`.
         Hold = 14 { room: Statement, },
+        /// The metadata server has fenced all clients that it had to, in this start of the target.
+        /// Its `epoch` is that of the greeting, else the answer is `Stale`. Until then a target
+        /// that knows a metadata server changes no object for clients. `may` is the metadata
+        /// server's. Reply `Done`.
+        Admit = 15 { may: Capability, epoch: Epoch, },
     }
 }
 
@@ -172,7 +178,8 @@ impl Op {
             | Op::Runs { may, .. }
             | Op::Destroy { may, .. }
             | Op::Fence { may, .. }
-            | Op::Reserve { may, .. } => Some(may),
+            | Op::Reserve { may, .. }
+            | Op::Admit { may, .. } => Some(may),
             Op::Statfs {}
             | Op::Sync {}
             | Op::Renew {}

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use env::IoBuf;
 use proto::mds::Edit;
+use proto::ost::IO_BLOCKS_MAX;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Fault, FileBlock, Instant, PagId};
 
@@ -125,7 +126,10 @@ impl File {
         state.next_flight += 1;
         state.writing.insert(start, end);
         state.flights.insert(id, placed.iter().map(|piece| piece.pag).collect());
-        let room = std::mem::take(&mut run.reserved.room);
+        let mut pieces = Vec::new();
+        if object.is_some() {
+            placed.iter().for_each(|one| one.of_object(state, start, &mut run, &mut pieces));
+        }
         let DirtyRun { buf, claim, .. } = run;
         let generation = state.generation;
         let session = self.ctx.session.get();
@@ -133,11 +137,7 @@ impl File {
         let this = self.clone();
         self.ctx.env.spawn(async move {
             let result = match object {
-                Some(object) => {
-                    let of_object = |piece: PlacedPiece| piece.of_object();
-                    let pieces = placed.into_iter().map(of_object).collect();
-                    this.write_object_pieces(session, object, pieces, (buf, room)).await
-                }
+                Some(object) => this.write_object_pieces(session, object, pieces, buf).await,
                 None => write_placed(&this.ctx, session, placed, buf).await,
             };
             this.write_ended((start, end, fresh), id, generation, result, claim);
@@ -313,9 +313,24 @@ impl File {
 }
 
 impl PlacedPiece {
-    /// As blocks of an object.
-    fn of_object(self) -> ObjectPiece {
-        ObjectPiece { pag: self.pag, addr: self.addr, bytes: self.from..self.to }
+    /// As blocks of an object, with the room that they take of that of the run at `start`.
+    fn of_object(
+        &self,
+        state: &FileState,
+        start: u64,
+        run: &mut DirtyRun,
+        out: &mut Vec<ObjectPiece>,
+    ) {
+        for from in (self.from..self.to).step_by(IO_BLOCKS_MAX as usize * BLOCK) {
+            let to = self.to.min(from + IO_BLOCKS_MAX as usize * BLOCK);
+            let (first, last) = (start + (from / BLOCK) as u64, start + (to / BLOCK) as u64);
+            out.push(ObjectPiece {
+                pag: self.pag,
+                addr: self.addr + ((from - self.from) / BLOCK) as u64,
+                bytes: from..to,
+                room: run.reserved.room.split(&state.layout.room_needed(first, last)),
+            });
+        }
     }
 }
 

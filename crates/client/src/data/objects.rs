@@ -26,9 +26,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use env::IoBuf;
-use proto::ost::IO_BLOCKS_MAX;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{BlockRange, Epoch, Fault, FileBlock, PagBlock, PagId, Segment, SegmentState};
+use types::{
+    BlockRange, Duration, Epoch, Fault, FileBlock, PagBlock, PagId, Segment, SegmentState,
+};
 
 use super::context::DataContext;
 use super::disks::DataDisk;
@@ -39,13 +40,18 @@ use super::write::Unreserved;
 use crate::api::Whence;
 use crate::waits::Wait;
 
+/// How long a writer waits for room that accepted bytes have at a full target.
+const ROOM_PATIENCE: Duration = Duration::from_secs(5);
+
 /// A piece of a launched run: blocks of an object.
 pub(super) struct ObjectPiece {
     pub pag: PagId,
     /// First block of the object.
     pub addr: u64,
-    /// Bytes of the run's buffer.
+    /// Bytes of the run's buffer: as many as one request carries at most.
     pub bytes: Range<usize>,
+    /// For the blocks that the target may not have yet.
+    pub room: Room,
 }
 
 impl FileState {
@@ -174,9 +180,9 @@ impl File {
             state.punching.swap_remove(at.expect("it was in flight"));
             state.flights.remove(&id);
             if state.generation == generation {
-                // Also behind the size: a size that grows again relies on it without another punch,
-                // and what is not durable would be repeated to a restarted target, perhaps after
-                // what another client has written there since.
+                // Also behind the size: a size that grows again relies on it without another punch.
+                // And a hole that is not durable would be repeated to a restarted target, perhaps
+                // after what another client has written there since.
                 state.add_stamps(self.ctx.env.now(), stamps);
                 let counts = counts || from < state.size.div_ceil(BLOCK_U64);
                 match result {
@@ -212,26 +218,20 @@ impl File {
         session: u64,
         object: Rc<Object>,
         pieces: Vec<ObjectPiece>,
-        (buf, mut room): (IoBuf, Room),
+        buf: IoBuf,
     ) -> (Vec<(PagId, u64)>, Result<(), Fault>) {
-        let most = IO_BLOCKS_MAX as usize * BLOCK;
         let buf = Rc::new(buf);
         let mut writes = Vec::new();
-        for ObjectPiece { pag, addr, bytes } in pieces {
-            for from in bytes.clone().step_by(most) {
-                let bytes_here = from..bytes.end.min(from + most);
-                let first = addr + ((from - bytes.start) / BLOCK) as u64;
-                let end = first + (bytes_here.len() / BLOCK) as u64;
-                let (this, object, buf) = (self.clone(), object.clone(), buf.clone());
-                let room = room.split(&Needs(vec![(pag, end - first)]));
-                writes.push(self.ctx.env.spawn_join(async move {
-                    let data = Some((buf, bytes_here, room.at(pag)));
-                    let blocks = (first, end);
-                    let stamp = this.change_object(session, pag, &object, blocks, data).await;
-                    room.spend();
-                    Ok((pag, stamp?))
-                }));
-            }
+        for ObjectPiece { pag, addr, bytes, room } in pieces {
+            let end = addr + (bytes.len() / BLOCK) as u64;
+            let (this, object, buf) = (self.clone(), object.clone(), buf.clone());
+            writes.push(self.ctx.env.spawn_join(async move {
+                let data = Some((buf, bytes, room.at(pag)));
+                let blocks = (addr, end);
+                let stamp = this.change_object(session, pag, &object, blocks, data).await;
+                room.spend();
+                Ok((pag, stamp?))
+            }));
         }
         let (mut stamps, mut all) = (Vec::new(), Ok(()));
         for write in writes {
@@ -301,6 +301,7 @@ impl File {
             match self.asking(&disk, &object, take).await {
                 Ok(more) => room.merge(more),
                 Err(Fault::NoSpace) if self.learn_placed(&object, pag, needed).await? => {}
+                Err(Fault::NoSpace) if room.is_empty() && self.ctx.spend_room(&disk).await => {}
                 Err(fault) => return Err(fault),
             }
         }
@@ -581,6 +582,18 @@ impl Found {
 }
 
 impl DataContext {
+    /// Room at a target is short: launches what has some, and waits until some of it is spent.
+    /// False if nothing of this client has any.
+    async fn spend_room(self: &Rc<Self>, disk: &Rc<DataDisk>) -> bool {
+        let spent = disk.device.room_spent();
+        if !disk.device.has_room_taken() {
+            return false;
+        }
+        self.launch_for_room();
+        // Two writers may each have what the other one waits for.
+        self.env.timeout(ROOM_PATIENCE, spent).await.is_some()
+    }
+
     /// The target that is this zone.
     async fn target_of(self: &Rc<Self>, pag: PagId) -> Result<Rc<DataDisk>, Fault> {
         let disk = self.zone(pag).await?;

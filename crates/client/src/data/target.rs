@@ -183,7 +183,12 @@ impl DataDevice {
         let (writes, sent) = link.sent.get();
         link.sent.set((writes + 1, sent + bytes.len() as u64));
         for tries in 1.. {
-            let (data, sums) = (Content::part(buf.clone(), bytes.clone()), sums.clone());
+            // What is kept until it is durable is counted by its length: not a small part of much.
+            let data = match bytes.len() < buf.len() / 2 {
+                true => Content::from(buf[bytes.clone()].to_vec()),
+                false => Content::part(buf.clone(), bytes.clone()),
+            };
+            let sums = sums.clone();
             let room = link.room.statement(fresh);
             match self.ask(Op::Write { may, block: addr, data, sums, room }).await {
                 Ok(_) => break,
@@ -251,6 +256,16 @@ impl DataDevice {
             }
         }
         Ok(())
+    }
+
+    /// Ends when room is spent, or was asked for.
+    pub(super) fn room_spent(&self) -> impl Future<Output = ()> {
+        self.link().room.changed.notified()
+    }
+
+    /// Have accepted bytes room at the target that is not spent?
+    pub(super) fn has_room_taken(&self) -> bool {
+        self.link().room.counts().1 > 0
     }
 
     /// Gives room back to the target that was not used for a while.

@@ -18,8 +18,8 @@ use env::sync::Notify;
 use proto::ost::Statement;
 use types::PagId;
 
-/// Blocks that are asked for at once: 32 MiB.
-const AHEAD: u64 = 8192;
+/// Blocks that are asked for at once: 4 MiB.
+const AHEAD: u64 = 1024;
 
 #[derive(Clone, Copy, Default)]
 struct State {
@@ -31,6 +31,8 @@ struct State {
     asked: Option<u64>,
     /// The number of the last statement.
     number: u64,
+    /// What the target may count at most, by that statement.
+    stated: u64,
     /// Room was taken since the last look.
     used: bool,
     /// The target had not all that was wanted: nothing is asked for ahead.
@@ -41,7 +43,7 @@ struct State {
 #[derive(Default)]
 pub(super) struct TargetRoom {
     state: Cell<State>,
-    /// Notified when a request for room has ended.
+    /// Notified when a request for room has ended, and when room is spent.
     pub changed: Notify,
 }
 
@@ -107,6 +109,7 @@ impl TargetRoom {
             state.asked = Some(wanted);
             state.number += 1;
             let said = Statement { number: state.number, blocks: state.granted, asked: 0 };
+            state.stated = state.granted + wanted;
             Some(Asking { of: self.clone(), said, needed, wanted })
         })
     }
@@ -123,7 +126,9 @@ impl TargetRoom {
         self.update(|state| {
             state.number += 1;
             let left = state.granted.saturating_sub(blocks);
-            Statement { number: state.number, blocks: left, asked: state.asked.unwrap_or(0) }
+            let asked = state.asked.unwrap_or(0);
+            state.stated = left + asked;
+            Statement { number: state.number, blocks: left, asked }
         })
     }
 
@@ -142,9 +147,10 @@ impl TargetRoom {
         let gives = self.update(|state| {
             state.scarce = false;
             let used = std::mem::take(&mut state.used);
-            let gives = !used && state.asked.is_none() && state.granted > state.taken;
+            let gives =
+                !used && state.asked.is_none() && state.granted.max(state.stated) > state.taken;
             if gives {
-                state.granted = state.taken;
+                state.granted = state.granted.min(state.taken);
             }
             gives
         });
@@ -181,6 +187,11 @@ impl Room {
     /// Blocks at the target that is zone `pag`.
     pub fn at(&self, pag: PagId) -> u64 {
         self.parts.iter().filter(|part| part.pag == pag).map(|part| part.blocks).sum()
+    }
+
+    /// Is it no room at all?
+    pub fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| part.blocks == 0)
     }
 
     /// How much more is needed at which target.
@@ -223,6 +234,7 @@ impl Room {
     pub fn spend(self) {
         for part in &self.parts {
             part.of.update(|state| state.granted = state.granted.saturating_sub(part.blocks));
+            part.of.changed.notify_all();
         }
     }
 }
@@ -316,6 +328,21 @@ mod tests {
         drop(asking);
         assert_eq!(target.statement(1).asked, 0);
         assert!(target.ask_ahead().is_none(), "the target has little");
+    }
+
+    #[test]
+    fn what_the_last_statements_left_too_high_is_corrected_when_the_client_is_idle() {
+        let target = granted(10);
+        let mut room = target.take(A, 10).unwrap();
+        let (first, second) = (room.split(&Needs(vec![(A, 5)])), room);
+        target.statement(first.at(A));
+        let last = target.statement(second.at(A));
+        first.spend();
+        second.spend();
+        assert_eq!((last.blocks, target.counts()), (5, (0, 0)), "each counts the other one");
+        assert!(target.give_back().is_none(), "it was used");
+        assert_eq!(target.give_back().unwrap().blocks, 0);
+        assert!(target.give_back().is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The task of one target: its session, and what it has still to do.
 //!
 //! Invariants:
-//! - fences come first, then objects to be destroyed;
+//! - fences come first, then the word that all are fenced, then objects to be destroyed;
 //! - an entry leaves the store when the target has answered that what it asks for is durable there;
 //! - what was lost with a session is asked for again: all of it may be repeated.
 
@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use env::sync::first;
 use mfs::Cost;
 use proto::capability::Capability;
-use proto::message::{Principal, Reply, Request};
+use proto::message::{METADATA_SERVER, Principal, Reply, Request};
 use proto::ost::{DESTROY_MAX, Op, OpReply, Ost, Push, PushReply, TargetInfo};
 use proto::slots::SlotClass;
 use session::client::{Call, Config, ConnectError, Events, ReplayEntry, Session, Shared, result};
@@ -35,6 +35,8 @@ struct Guard {
     session: Weak<Session<Ost>>,
     /// Another target has answered.
     is_wrong: Cell<bool>,
+    /// The start of the target that has heard that all are fenced.
+    admitted: Cell<Epoch>,
 }
 
 impl Events<Ost> for Guard {
@@ -73,6 +75,7 @@ pub(super) async fn open(
     patience: Duration,
 ) -> Result<Rc<Session<Ost>>, ConnectError> {
     let mut config = Config::new::<Ost>(vec![address.to_owned()], &runtime.identity.name);
+    config.role = METADATA_SERVER;
     config.description = format!("metadata server, epoch {}", runtime.identity.epoch);
     config.expected.fs_uuid = runtime.identity.uuid;
     config.connect_timeout = patience;
@@ -113,7 +116,7 @@ pub(super) async fn run(targets: Rc<Targets>, target: Rc<Target>) {
             }
             if session.is_connected() {
                 target.set_there();
-                match first(work(&targets, &target, &session), gone).await {
+                match first(work(&targets, &target, &session, &guard), gone).await {
                     Some(Ok(())) => trouble.clear(),
                     Some(Err(fault)) => note(&targets, &target, fault, &mut trouble),
                     None => continue,
@@ -155,8 +158,14 @@ async fn meet(
                 let uuid = session.offer().1.map_or(Uuid::default(), |info| info.uuid);
                 if uuid == target.uuid && !ends() {
                     let (target, is_wrong) = (target.clone(), Cell::new(false));
+                    let admitted = Cell::default();
                     let weak = Rc::downgrade(&session);
-                    let guard = Rc::new(Guard { target: target.clone(), session: weak, is_wrong });
+                    let guard = Rc::new(Guard {
+                        target: target.clone(),
+                        session: weak,
+                        is_wrong,
+                        admitted,
+                    });
                     let events: Weak<dyn Events<Ost>> = Rc::downgrade(&guard) as _;
                     session.set_events(events);
                     *target.session.borrow_mut() = Some(session.clone());
@@ -181,8 +190,21 @@ async fn meet(
 }
 
 /// Everything that is to do now.
-async fn work(targets: &Targets, target: &Target, session: &Session<Ost>) -> Result<(), Fault> {
+async fn work(
+    targets: &Targets,
+    target: &Target,
+    session: &Session<Ost>,
+    guard: &Guard,
+) -> Result<(), Fault> {
+    // If the target starts again meanwhile, it refuses this epoch.
+    let epoch = session.epoch();
     fence(targets, target, session).await?;
+    if guard.admitted.get() != epoch {
+        let may = targets.own_capability().ok_or(Fault::AccessDenied)?;
+        let reply = session.call(call(vec![Op::Admit { may, epoch }])).await?;
+        result(&reply, 0)?;
+        guard.admitted.set(epoch);
+    }
     destroy(targets, target, session).await?;
     let now = targets.runtime.env.now();
     let asked = target.asked.get().is_some_and(|at| now.since(at) < POLLED);
@@ -237,7 +259,11 @@ async fn destroy(targets: &Targets, target: &Target, session: &Session<Ost>) -> 
             .ok_or(Fault::Io)?;
         let may = targets.own_capability().ok_or(Fault::AccessDenied)?;
         let reply = session.call(call(vec![Op::Destroy { may, objects: doomed.clone() }])).await?;
-        result(&reply, 0)?;
+        match result(&reply, 0) {
+            // Its clients have to come back first: it is asked again.
+            Err(Fault::Busy) => return Ok(()),
+            answer => _ = answer?,
+        }
         for part in doomed.chunks(BATCH) {
             let gone = runtime.mfs.run(Cost::STEP, |txn| txn.space().destroyed(id, part)).await;
             runtime.checked(gone, "after objects were destroyed").ok_or(Fault::Io)?;

@@ -162,7 +162,7 @@ impl Target {
             Op::Destroy { objects, .. } => self.destroyed.borrow_mut().extend(objects),
             Op::Fence { client, .. } => self.fenced.borrow_mut().push(*client),
             Op::Statfs {} => return Ok(OpReply::Target { info: self.info.borrow().clone() }),
-            Op::Renew {} | Op::Recovered {} | Op::Goodbye {} | Op::Sync {} => {}
+            Op::Renew {} | Op::Recovered {} | Op::Goodbye {} | Op::Sync {} | Op::Admit { .. } => {}
             _ => return Err(Fault::Unsupported),
         }
         Ok(OpReply::Done {})

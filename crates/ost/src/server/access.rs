@@ -15,8 +15,10 @@
 //! Invariants:
 //! - a fence refuses at once. When it is answered nothing of the client is in flight, and what the
 //!   client has written and the fence itself are durable: so nobody sees the bytes change later;
-//! - an object that was destroyed after a restart does not come back by a write that is repeated
-//!   later ([`Access::note_gone`]). Numbers of objects are used once.
+//! - a target that knows a metadata server changes nothing for clients, from its start until that
+//!   server has fenced all that it has evicted;
+//! - no object is destroyed while clients may repeat writes to it from before a restart: it would
+//!   come back.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +28,7 @@ use engine::cost::Cost;
 use engine::error::StoreError;
 use env::sync::Notify;
 use proto::capability::{Capability, SERVE, TargetKey};
-use types::{ClientId, Epoch, Fault, ObjectId};
+use types::{ClientId, Epoch, Fault};
 
 use super::runtime::Runtime;
 
@@ -45,9 +47,12 @@ pub struct Access {
     in_flight: RefCell<BTreeMap<ClientId, usize>>,
     /// Notified when a client has nothing in flight any more.
     calm: Notify,
-    /// Objects that were destroyed while clients repeat what they did before the restart.
-    gone: RefCell<BTreeSet<ObjectId>>,
     refused: Cell<u64>,
+    /// A metadata server is known, and has not said since the start that all are fenced that it has
+    /// evicted.
+    awaits: Cell<bool>,
+    /// Notified when it has.
+    heard: Notify,
 }
 
 /// A change in flight.
@@ -81,8 +86,9 @@ impl Access {
             fencing: RefCell::default(),
             in_flight: RefCell::default(),
             calm: Notify::new(),
-            gone: RefCell::default(),
             refused: Cell::new(0),
+            awaits: Cell::new(false),
+            heard: Notify::new(),
         }
     }
 
@@ -94,6 +100,7 @@ impl Access {
         let (read, _) = self.runtime.engine().run(Cost::READ, |txn| txn.setting(EPOCH)).await?;
         let known = read.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
         self.oldest.set(self.oldest.get().max(Epoch(known)));
+        self.awaits.set(known > 0);
         Ok(())
     }
 
@@ -126,6 +133,29 @@ impl Access {
         self.check(may, right, replays)?;
         *self.in_flight.borrow_mut().entry(may.client).or_default() += 1;
         Ok(InFlight { access: self.clone(), client: may.client })
+    }
+
+    /// Waits until this start of the target knows which clients the metadata server has evicted:
+    /// they must not repeat what they wrote over what others have written since.
+    pub async fn admitted(&self) {
+        loop {
+            let heard = self.heard.notified();
+            if !self.awaits.get() || self.runtime.is_stopping() {
+                return;
+            }
+            heard.await;
+        }
+    }
+
+    /// The metadata server has fenced all that it had to.
+    pub fn admit(&self) {
+        self.awaits.set(false);
+        self.heard.notify_all();
+    }
+
+    /// Does it wait for the metadata server?
+    pub fn awaits_server(&self) -> bool {
+        self.awaits.get()
     }
 
     /// May the bearer act as the metadata server? Remembers a newer one.
@@ -164,21 +194,6 @@ impl Access {
         }
         // This makes everything before it durable, too.
         self.runtime.store.fence(client).await
-    }
-
-    /// Objects were destroyed while clients may repeat writes to them from before the restart.
-    pub fn note_gone(&self, objects: &[ObjectId]) {
-        self.gone.borrow_mut().extend(objects);
-    }
-
-    /// Was the object destroyed since the restart?
-    pub fn is_gone(&self, object: ObjectId) -> bool {
-        self.gone.borrow().contains(&object)
-    }
-
-    /// All clients have repeated what they had to.
-    pub fn forget_gone(&self) {
-        self.gone.borrow_mut().clear();
     }
 
     /// The oldest epoch whose capabilities are accepted.

@@ -9,9 +9,11 @@ use std::rc::Rc;
 use engine::cost::Cost;
 use engine::error::StoreError;
 use proto::frame::Decoder;
-use proto::message::{ADMINISTRATOR, Hello, NEW, Peer, RECOVERED, RESUMED, Refused};
+use proto::message::{
+    ADMINISTRATOR, Hello, METADATA_SERVER, NEW, Peer, RECOVERED, RESUMED, Refused,
+};
 use proto::ost::{Message, Ost, Welcome};
-use proto::wire::Wire;
+use proto::wire::{Appended, Wire};
 use session::server::recovery::decision::{ClientState, Decision, decide};
 use session::server::{
     Agreed, Connection, Identity, SessionIdentity, SessionState, Who, check, described,
@@ -146,7 +148,8 @@ impl Server {
         let lease = granted_lease(hello, self.runtime.config.lease);
         let (nonce, description, who) = (hello.nonce, described(hello, who), who.clone());
         let identity = SessionIdentity { client, nonce, description, lease, agreed, who };
-        Session::new(identity, state, known, self.runtime.env.now())
+        let serves = hello.role == METADATA_SERVER;
+        Session::new(identity, (state, known, serves), self.runtime.env.now())
     }
 
     /// Gives a new client a number.
@@ -158,7 +161,8 @@ impl Server {
         let (hello, _, who) = greeting;
         let (nonce, node, description) =
             (hello.nonce, who.node().to_owned(), described(hello, who));
-        let info = ClientInfo { nonce, node, description }.to_bytes();
+        let serves = Appended(Some(hello.role == METADATA_SERVER));
+        let info = ClientInfo { nonce, node, description, serves }.to_bytes();
         let enrolled = runtime.engine().run(Cost::DELETE, |txn| txn.new_client(&info)).await;
         let (client, transno) = match enrolled {
             Ok(enrolled) => enrolled,

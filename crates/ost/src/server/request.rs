@@ -20,7 +20,7 @@ use proto::ost::{
 use session::server::SessionState;
 use session::server::recovery::replay::{KeptResults, ReplayDecision, Sending, decide};
 use types::limits::{BLOCK, BLOCK_U64, COMPOUND_OPS_MAX, FILE_SIZE_MAX};
-use types::{Bug, ClientId, Fault, ObjectId, Transno, crc32c, planted};
+use types::{Bug, ClientId, Epoch, Fault, ObjectId, Transno, crc32c, planted};
 
 use super::Server;
 use super::sessions::Session;
@@ -158,6 +158,7 @@ impl Execution {
             Op::Runs { may, from, max } => self.runs(may, from, max).await,
             Op::Destroy { may, objects } => self.destroy(may, &objects).await,
             Op::Fence { may, client } => self.fence(may, client).await,
+            Op::Admit { may, epoch } => self.admit(may, epoch).await,
             Op::Reserve { may, room, needed, wanted } => {
                 self.reserve(may, room, needed, wanted).await
             }
@@ -200,6 +201,8 @@ impl Execution {
         sums: &[u32],
     ) -> Result<OpReply, Fault> {
         let server = self.server.clone();
+        server.access.check(&may, WRITE, self.is_replay())?;
+        server.access.admitted().await;
         let _change = server.access.begin(&may, WRITE, self.is_replay())?;
         let blocks = data.len() / BLOCK;
         let whole = data.len().is_multiple_of(BLOCK) && sums.len() == blocks;
@@ -210,9 +213,6 @@ impl Execution {
         let _room = server.room_for(data.len()).await;
         // The client may have been fenced meanwhile.
         server.access.check(&may, WRITE, self.is_replay())?;
-        if server.access.is_gone(may.object) {
-            return self.repeated_on_gone();
-        }
         let pairs = data.chunks_exact(BLOCK).zip(sums);
         if pairs.into_iter().any(|(bytes, sum)| crc32c(bytes) != *sum) {
             server.note_corrupt(self.session.client, may.object, block);
@@ -238,6 +238,9 @@ impl Execution {
         if said.number == 0 || needed > wanted {
             return Err(Fault::Invalid);
         }
+        if self.session.state() == SessionState::Recovering {
+            return Err(Fault::Protocol);
+        }
         server.sessions.recovered().await;
         let client = self.session.client;
         let given = server.runtime.store.promise(client, said, needed, wanted);
@@ -258,13 +261,12 @@ impl Execution {
 
     async fn punch(&mut self, may: Capability, from: u64, to: u64) -> Result<OpReply, Fault> {
         let server = self.server.clone();
+        server.access.check(&may, WRITE, self.is_replay())?;
+        server.access.admitted().await;
         let _change = server.access.begin(&may, WRITE, self.is_replay())?;
         let end = if to == u64::MAX { to } else { to.saturating_sub(1) };
         if from >= to || from >= OBJECT_BLOCKS || (end >= OBJECT_BLOCKS && end != u64::MAX) {
             return Err(Fault::Invalid);
-        }
-        if server.access.is_gone(may.object) {
-            return self.repeated_on_gone();
         }
         let punched = server.runtime.store.punch(self.asked(), may.object, from, to).await;
         self.changed(punched).await
@@ -287,8 +289,9 @@ impl Execution {
         if objects.len() > DESTROY_MAX {
             return Err(Fault::TooBig);
         }
-        if server.sessions.recovers() {
-            server.access.note_gone(objects);
+        // Nobody may repeat a write to them afterwards, also in a later start of the target.
+        if !self.is_replay() && !objects.is_empty() && server.sessions.clients_recover() {
+            return Err(Fault::Busy);
         }
         let objects = if planted(Bug::ObjectsKept) { &[] } else { objects };
         let destroyed = server.runtime.store.destroy(self.asked(), objects).await;
@@ -309,9 +312,14 @@ impl Execution {
         Ok(OpReply::Done {})
     }
 
-    /// A change of an object that was destroyed since the restart.
-    fn repeated_on_gone(&self) -> Result<OpReply, Fault> {
-        if self.is_replay() { Ok(OpReply::Done {}) } else { Err(Fault::Stale) }
+    async fn admit(&mut self, may: Capability, epoch: Epoch) -> Result<OpReply, Fault> {
+        let server = self.server.clone();
+        server.access.check_server(&may, self.is_replay()).await?;
+        if epoch != server.runtime.epoch {
+            return Err(Fault::Stale);
+        }
+        server.access.admit();
+        Ok(OpReply::Done {})
     }
 
     async fn changed(&mut self, result: Result<Transno, Fault>) -> Result<OpReply, Fault> {

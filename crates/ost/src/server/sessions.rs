@@ -25,7 +25,7 @@ use engine::error::StoreError;
 use env::sync::Notify;
 use proto::message::Message;
 use proto::ost::{Ost, Push};
-use proto::wire::Wire;
+use proto::wire::{Appended, Wire};
 use proto::{Reader, wire_struct};
 use session::server::recovery::decision::ServerKnowledge;
 use session::server::{SessionIdentity, SessionState, Table};
@@ -46,12 +46,16 @@ wire_struct! {
         pub node: String,
         /// Description of the client for administrators.
         pub description: String,
+        /// It is a metadata server; older records do not say so.
+        pub serves: Appended<bool>,
     }
 }
 
 /// A client's session, with what a target keeps there beside.
 pub struct Session {
     common: session::server::Session<Ost>,
+    /// It is a metadata server's.
+    pub serves: bool,
     in_flight: Cell<usize>,
     idle: Notify,
 }
@@ -78,12 +82,11 @@ impl Session {
     /// A session without a connection.
     pub fn new(
         identity: SessionIdentity,
-        state: SessionState,
-        known: bool,
+        (state, known, serves): (SessionState, bool, bool),
         now: Instant,
     ) -> Session {
         let common = session::server::Session::new(identity, state, known, now);
-        Session { common, in_flight: Cell::new(0), idle: Notify::new() }
+        Session { common, serves, in_flight: Cell::new(0), idle: Notify::new() }
     }
 
     /// A request is in flight until the value is dropped.
@@ -115,7 +118,7 @@ pub struct Sessions {
     table: Table<Ost, Session>,
     /// Clients from before the restart that have not come back yet.
     absent: RefCell<BTreeMap<ClientId, ClientInfo>>,
-    /// Notified when no client may repeat anything any more.
+    /// Notified when no client but metadata servers may repeat anything any more.
     settled: Notify,
 }
 
@@ -191,11 +194,17 @@ impl Sessions {
         self.absent() > 0 || self.any(|session| session.state() == SessionState::Recovering)
     }
 
-    /// Waits until no client may repeat anything any more.
+    /// May clients, other than metadata servers, still repeat what they did before the restart?
+    pub fn clients_recover(&self) -> bool {
+        let absent = self.absent.borrow().values().any(|info| info.serves.0 != Some(true));
+        absent || self.any(|session| !session.serves && session.state() == SessionState::Recovering)
+    }
+
+    /// Waits until no client may repeat anything any more, metadata servers aside.
     pub async fn recovered(&self) {
         loop {
             let settled = self.settled.notified();
-            if !self.recovers() || self.runtime.is_stopping() {
+            if !self.clients_recover() || self.runtime.is_stopping() {
                 return;
             }
             settled.await;
@@ -204,7 +213,7 @@ impl Sessions {
 
     /// Wakes those who wait for the end of the recovery, if it has ended.
     pub fn look_whether_settled(&self) {
-        if !self.recovers() {
+        if !self.clients_recover() {
             self.settled.notify_all();
         }
     }

@@ -28,10 +28,7 @@ pub async fn run(server: Rc<Server>) {
         }
         server.sessions.forget_absent().await;
         server.sessions.forget_silent().await;
-        if !server.sessions.recovers() {
-            server.access.forget_gone();
-            server.sessions.look_whether_settled();
-        }
+        server.sessions.look_whether_settled();
         round += 1;
         if round.is_multiple_of(16) {
             server.sessions.forget_ended_connections();

@@ -150,13 +150,13 @@ impl ObjectStore {
         let segments = map::overlapping(txn, object, block, block + len, len as usize)?;
         let replaced: u64 =
             segments.iter().map(|segment| segment.part(block, block + len).len).sum();
-        let spare = match room {
-            Room::Of(_) if replaced < len => {
-                self.space.reserve() + self.promises.of_others(asked.client)
-            }
-            _ => 0,
+        let added = len - replaced;
+        let beyond = match room {
+            Room::Of(_) => added.saturating_sub(self.promises.of(asked.client)),
+            Room::Repeated => 0,
         };
-        if self.space.free() < len.max(len - replaced + spare) {
+        let kept = if beyond > 0 { self.space.reserve() + self.promises.total() } else { 0 };
+        if self.space.free() < len.max(kept + beyond) {
             return Err(Fault::NoSpace.into());
         }
         let goal = map::goal(txn, object, block)?;
@@ -188,7 +188,7 @@ impl ObjectStore {
             space.changed(made, &taken, &freed);
             flight.register(number, made.lsn, taken);
             if let Room::Of(said) = room {
-                promises.state(asked.client, said, false);
+                promises.spend(asked.client, added, said);
             }
         });
         Ok(Some(runs))

@@ -93,7 +93,8 @@ pub struct Asked {
 pub enum Room {
     /// It was accepted before a restart: it takes what is free, also what is kept for others.
     Repeated,
-    /// What is not kept for other clients. Its client has so much left behind it.
+    /// What is kept for its client, and what is kept for nobody. Its client counts so much behind
+    /// it.
     Of(Statement),
 }
 
@@ -176,18 +177,25 @@ impl ObjectStore {
         needed: u64,
         wanted: u64,
     ) -> Result<u64, Fault> {
-        let usage = self.engine.usage();
-        let supply = Supply {
-            blocks: self.space.free().saturating_sub(self.space.reserve()),
-            nodes: usage.blocks_free.saturating_sub(usage.blocks_set_aside),
-        };
-        self.promises.give(client, said, (needed, wanted), supply).ok_or(Fault::NoSpace)
+        let given = self.promises.give(client, said, (needed, wanted), self.supply());
+        given.ok_or(Fault::NoSpace)
     }
 
     /// A client says what is kept for it. Only one that states it again after a restart (`anew`)
     /// may say more than the store knows.
     pub fn state_promise(&self, client: ClientId, said: Statement, anew: bool) {
-        self.promises.state(client, said, !anew);
+        match anew {
+            true => self.promises.state_anew(client, said, self.supply()),
+            false => self.promises.state(client, said),
+        }
+    }
+
+    fn supply(&self) -> Supply {
+        let usage = self.engine.usage();
+        Supply {
+            blocks: self.space.free().saturating_sub(self.space.reserve()),
+            nodes: usage.blocks_free.saturating_sub(usage.blocks_set_aside),
+        }
     }
 
     /// The client is gone: nothing is kept for it any more.

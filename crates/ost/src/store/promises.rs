@@ -1,16 +1,16 @@
 //! Free blocks that the target keeps for clients: no write fails for want of room after its client
 //! has accepted it.
 //!
-//! A client asks for room ahead of its writes, and spends it with them. Each of its requests that
-//! touches room carries a statement of what it has left (`proto::ost::Statement`). What is kept for
-//! a client is what its newest statement says, with what was given since. So a repeated or lost
-//! message, and blocks that a write turned out not to need, leak nothing. The promises are in
-//! memory: after a restart the clients state them again, and nobody is promised anything before
-//! all of them are back.
+//! A client asks for room ahead of its writes. A write takes from what is kept for its client as
+//! many blocks as it adds. So both sides count the same, but where a write turned out to need less,
+//! or an answer was lost. A statement (`proto::ost::Statement`) in each request says what the
+//! client counts, and lowers what is kept to that. The promises are in memory. After a restart the
+//! clients state them again, and nobody is promised anything before all of them are back.
 //!
 //! Invariants:
 //! - the sum of all promises is kept beside them;
-//! - of two statements of a client the older one changes nothing;
+//! - of two statements of a client the older one changes nothing, and none raises a promise but the
+//!   first after a restart, within what is free;
 //! - a promise is made only of blocks that are free, not of the reserve and not promised;
 //! - so many blocks are promised at most as the free metadata blocks can map, one by one.
 
@@ -32,18 +32,9 @@ struct Promise {
     /// The number of the newest statement.
     number: u64,
     blocks: u64,
-    /// What a request for room that is on its way may bring, as that statement says.
-    expected: u64,
     /// The last request for room, and what was given.
     asked: u64,
     given: u64,
-}
-
-impl Promise {
-    /// Blocks that nobody else may take.
-    fn kept(&self) -> u64 {
-        self.blocks.saturating_add(self.expected)
-    }
 }
 
 /// See the module.
@@ -68,34 +59,50 @@ impl Promises {
         self.total.get()
     }
 
-    /// Blocks that are kept for others than this client.
-    pub(super) fn of_others(&self, client: ClientId) -> u64 {
-        self.total.get() - self.of.borrow().get(&client).map_or(0, Promise::kept)
+    /// Blocks that are kept for this client.
+    pub(super) fn of(&self, client: ClientId) -> u64 {
+        self.of.borrow().get(&client).map_or(0, |promise| promise.blocks)
     }
 
     fn change<T>(&self, client: ClientId, change: impl FnOnce(&mut Promise) -> T) -> T {
         let mut of = self.of.borrow_mut();
         let promise = of.entry(client).or_default();
-        let before = promise.kept();
+        let before = promise.blocks;
         let result = change(promise);
-        self.total.set((self.total.get() - before).saturating_add(promise.kept()));
+        self.total.set(self.total.get() - before + promise.blocks);
         result
     }
 
-    /// A client says what is kept for it; with `lowers` that is never more than before.
-    pub(super) fn state(&self, client: ClientId, said: Statement, lowers: bool) {
+    /// A client says what is kept for it; that is never more than before.
+    pub(super) fn state(&self, client: ClientId, said: Statement) {
         if said.number == 0 || client == ClientId::NONE {
             return;
         }
         self.change(client, |promise| {
             if said.number > promise.number {
                 promise.number = said.number;
-                (promise.blocks, promise.expected) = match lowers {
-                    true => (said.blocks.min(promise.blocks), said.asked.min(promise.expected)),
-                    false => (said.blocks, said.asked),
-                };
+                promise.blocks = promise.blocks.min(said.blocks.saturating_add(said.asked));
             }
         });
+    }
+
+    /// A client says what was kept for it before a restart.
+    pub(super) fn state_anew(&self, client: ClientId, said: Statement, supply: Supply) {
+        let left = supply.blocks.saturating_sub(self.total.get());
+        self.change(client, |promise| {
+            if said.number > promise.number {
+                promise.number = said.number;
+                promise.blocks = said.blocks.min(promise.blocks + left);
+            }
+        });
+    }
+
+    /// A write of the client takes `blocks` that were free, and makes a statement.
+    pub(super) fn spend(&self, client: ClientId, blocks: u64, said: Statement) {
+        if client != ClientId::NONE {
+            self.change(client, |promise| promise.blocks = promise.blocks.saturating_sub(blocks));
+        }
+        self.state(client, said);
     }
 
     /// A client asks for `wanted` more blocks, and `needed` at least; `None`: there are not so
@@ -113,9 +120,7 @@ impl Promises {
         if repeated.is_some() {
             return repeated;
         }
-        self.state(client, said, false);
-        // This is the request that newer statements expect.
-        self.change(client, |promise| promise.expected = 0);
+        self.state(client, said);
         let most = supply.nodes.saturating_sub(NODES_LEFT).saturating_mul(MAPPED_BY_NODE);
         let left = supply.blocks.min(most).saturating_sub(self.total.get());
         if needed > left {
@@ -133,13 +138,13 @@ impl Promises {
     /// The client is gone.
     pub(super) fn forget(&self, client: ClientId) {
         if let Some(promise) = self.of.borrow_mut().remove(&client) {
-            self.total.set(self.total.get() - promise.kept());
+            self.total.set(self.total.get() - promise.blocks);
         }
     }
 
     /// Checks the invariants.
     pub(super) fn validate(&self) {
-        let sum: u64 = self.of.borrow().values().map(Promise::kept).sum();
+        let sum: u64 = self.of.borrow().values().map(|promise| promise.blocks).sum();
         assert_eq!(sum, self.total.get(), "the sum of all promises");
     }
 }
@@ -166,7 +171,7 @@ mod tests {
         assert_eq!(promises.give(B, said(1, 0), (70, 1000), supply(100)), Some(70));
         assert_eq!(promises.give(B, said(2, 70), (6, 6), supply(100)), None);
         assert_eq!(promises.give(B, said(3, 70), (5, 6), supply(100)), Some(5));
-        assert_eq!((promises.of_others(A), promises.total()), (75, 100));
+        assert_eq!((promises.of(B), promises.total()), (75, 100));
         promises.forget(A);
         assert_eq!(promises.total(), 75);
         promises.validate();
@@ -178,28 +183,39 @@ mod tests {
         assert_eq!(promises.give(A, said(4, 0), (10, 10), supply(100)), Some(10));
         assert_eq!(promises.give(A, said(4, 0), (10, 10), supply(100)), Some(10));
         assert_eq!(promises.total(), 10);
-        promises.state(A, said(6, 7), false);
-        promises.state(A, said(5, 9), false);
+        promises.state(A, said(6, 7));
+        promises.state(A, said(5, 3));
         assert_eq!(promises.total(), 7);
-        promises.state(A, said(7, 9), true);
-        assert_eq!(promises.total(), 7, "who only gives back does not get more");
-        promises.state(A, said(8, 2), true);
-        assert_eq!(promises.total(), 2);
-        promises.state(A, said(0, 50), false);
-        assert_eq!(promises.total(), 2, "who says nothing keeps what it has");
+        promises.state(A, said(7, u64::MAX));
+        assert_eq!(promises.total(), 7, "nobody gets more by saying so");
+        promises.state(A, Statement { asked: 3, ..said(8, 2) });
+        assert_eq!(promises.total(), 5, "the answer to a request may be on its way");
+        promises.state(A, said(0, 0));
+        assert_eq!(promises.total(), 5, "who says nothing keeps what it has");
         promises.validate();
     }
 
     #[test]
-    fn request_that_newer_statements_have_overtaken_is_not_counted_twice() {
+    fn writes_in_flight_together_spend_what_each_takes() {
         let promises = Promises::default();
-        promises.state(A, Statement { asked: 60, ..said(2, 30) }, false);
-        assert_eq!((promises.total(), promises.of_others(B)), (90, 90), "it may come");
-        assert_eq!(promises.give(A, said(1, 35), (60, 60), supply(100)), Some(60));
-        assert_eq!(promises.total(), 90);
-        promises.state(A, said(3, 90), false);
-        assert_eq!(promises.give(B, said(1, 0), (11, 11), supply(100)), None);
-        assert_eq!(promises.give(B, said(2, 0), (10, 10), supply(100)), Some(10));
+        assert_eq!(promises.give(A, said(1, 0), (60, 60), supply(100)), Some(60));
+        // Each statement counts the other write as not made yet.
+        promises.spend(A, 20, said(2, 40));
+        promises.spend(A, 20, said(3, 40));
+        assert_eq!(promises.total(), 20);
+        promises.spend(A, 0, said(4, 10));
+        assert_eq!(promises.total(), 10, "a write that took less than its client counted");
+        promises.spend(B, 5, said(1, u64::MAX));
+        assert_eq!((promises.of(B), promises.total()), (0, 10));
+        promises.validate();
+    }
+
+    #[test]
+    fn after_a_restart_clients_state_what_they_had_and_no_more_than_is_free() {
+        let promises = Promises::default();
+        promises.state_anew(A, said(9, 60), supply(100));
+        promises.state_anew(B, said(3, u64::MAX), supply(100));
+        assert_eq!((promises.of(A), promises.of(B)), (60, 40));
         promises.validate();
     }
 

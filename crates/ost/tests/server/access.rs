@@ -141,6 +141,38 @@ fn fence_refuses_at_once_and_waits_for_what_is_in_flight() {
     });
 }
 
+/// A client that was evicted while the target was away comes first, and repeats nothing.
+#[test]
+fn restarted_target_changes_nothing_before_it_knows_who_was_evicted() {
+    run(6, |bed| async move {
+        let (evicted, other) = (bed.client("a", 7).await, bed.client("b", 8).await);
+        let server = bed.client("mds", 0).await;
+        server.admit().await.unwrap();
+        other.write(5, 0, 1, 1, true).await.unwrap();
+        evicted.write(5, 0, 1, 2, false).await.unwrap();
+        other.write(6, 0, 1, 1, false).await.unwrap();
+        bed.kill();
+        bed.world.partition("mds", "ost");
+        bed.start().await;
+        let before = server.session.epoch();
+        let tasks = [evicted.clone(), other.clone()];
+        let [repeats, goes_on] =
+            tasks.map(|client| bed.env.spawn_join(async move { client.sync().await }));
+        bed.wait(2000).await;
+        assert!(!repeats.is_ready() && !goes_on.is_ready(), "the metadata server may know better");
+        assert!(bed.flag("waits_for_metadata_server").await);
+        bed.world.heal();
+        let late = server.serve(|may| Op::Admit { may, epoch: before }).await;
+        assert_eq!(late, Err(Fault::Stale), "what was said to an earlier start");
+        assert!(fence(&bed, &server, 7).await.get());
+        server.admit().await.unwrap();
+        repeats.await.unwrap();
+        goes_on.await.unwrap();
+        assert!(other.has(5, 0, 1, 1).await && other.has(6, 0, 1, 1).await);
+        assert!(!bed.flag("waits_for_metadata_server").await);
+    });
+}
+
 /// What a fenced client had written and not made durable before a kill, it cannot repeat.
 #[test]
 fn fenced_client_repeats_nothing() {

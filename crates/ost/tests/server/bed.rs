@@ -8,7 +8,7 @@ use env::sim::{SimDisk, SimWorld};
 use env::sync::oneshot;
 use env::{DiskOptions, Env};
 use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
-use proto::message::{Principal, Reply, Request};
+use proto::message::{CLIENT, METADATA_SERVER, Principal, Reply, Request};
 use proto::ost::{Op, OpReply, Ost, Push, PushReply, Statement};
 use proto::slots::SlotClass;
 use redbud_ost::server::{Config, Ost as Server, ServeError};
@@ -211,6 +211,7 @@ impl Bed {
     ) -> Client {
         let mut config = SessionConfig {
             description: format!("{name}, pid 1"),
+            role: if number == 0 { METADATA_SERVER } else { CLIENT },
             ..SessionConfig::new::<Ost>(vec![ADDRESS.into()], "home")
         };
         set(&mut config);
@@ -233,6 +234,14 @@ impl Bed {
 
     /// The number of a field of the status.
     pub async fn status(&self, field: &str) -> u64 {
+        self.field(field).await
+    }
+
+    pub async fn flag(&self, field: &str) -> bool {
+        self.field(field).await
+    }
+
+    async fn field<T: std::str::FromStr>(&self, field: &str) -> T {
         let Ok(OpReply::Text { text }) = self.ask(Op::Status {}).await else {
             panic!("no status");
         };
@@ -330,6 +339,12 @@ impl Client {
     pub async fn serve(&self, op: impl FnOnce(Capability) -> Op) -> Result<(), Fault> {
         let may = key().issue(ObjectId(0), ClientId(0), SERVE, self.epoch.get());
         self.call(op(may), true).await.map(drop)
+    }
+
+    /// All are fenced that the metadata server has evicted.
+    pub async fn admit(&self) -> Result<(), Fault> {
+        let epoch = self.session.epoch();
+        self.serve(|may| Op::Admit { may, epoch }).await
     }
 
     pub async fn sync(&self) -> Result<(), Fault> {

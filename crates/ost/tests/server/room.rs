@@ -17,9 +17,9 @@ async fn reserve(client: &Client, said: (u64, u64), sizes: (u64, u64)) -> Result
     }
 }
 
-/// A write that leaves so much of what is kept for the client.
+/// A write to the client's own object that leaves so much of what is kept for the client.
 async fn spend(client: &Client, at: u64, len: u64, left: (u64, u64)) -> Result<(), Fault> {
-    let mut op = client.write_op(1, at, len, 1);
+    let mut op = client.write_op(client.number.0, at, len, 1);
     if let Op::Write { room, .. } = &mut op {
         *room = Statement { number: left.0, blocks: left.1, asked: 0 };
     }
@@ -62,6 +62,35 @@ fn what_is_kept_for_a_client_no_other_one_takes() {
     });
 }
 
+/// Each write counts the others that are in flight as not made yet. What others have is not touched
+/// by that, and nothing stays behind.
+#[test]
+fn writes_in_flight_together_leave_the_room_of_others_alone() {
+    run(43, |bed| async move {
+        let (a, b) = (bed.client("a", 7).await, bed.client("b", 8).await);
+        let mut at = 0;
+        while free(&bed).await > 1024 {
+            let len = (free(&bed).await - 1024).min(256);
+            b.write(3, at, len, 1, false).await.unwrap();
+            at += len;
+        }
+        assert_eq!(reserve(&a, (1, 0), (512, 512)).await, Ok(512));
+        assert_eq!(reserve(&b, (1, 0), (512, 512)).await, Ok(512));
+        let both = [(0, (2, 256)), (256, (3, 256))].map(|(at, left)| {
+            let a = a.clone();
+            bed.env.spawn_join(async move { spend(&a, at, 256, left).await })
+        });
+        for write in both {
+            write.await.unwrap();
+        }
+        assert_eq!(bed.status("promised_blocks").await, 512, "of the other client");
+        spend(&b, 0, 256, (2, 256)).await.unwrap();
+        spend(&b, 256, 256, (3, 0)).await.unwrap();
+        assert_eq!(bed.status("promised_blocks").await, 0);
+        assert_eq!(a.write(9, 0, 1, 1, false).await, Err(Fault::NoSpace), "it is full");
+    });
+}
+
 #[test]
 fn after_a_restart_nothing_is_promised_before_the_clients_are_back() {
     run(41, |bed| async move {
@@ -100,6 +129,10 @@ fn requests_for_room_that_make_no_sense_are_refused() {
         assert_eq!(a.call(op, false).await.err(), Some(Fault::AccessDenied));
         let op = Op::Hold { room: Statement { number: 3, blocks: u64::MAX, asked: 1 } };
         a.call(op, false).await.unwrap();
+        spend(&a, 0, 1, (4, u64::MAX)).await.unwrap();
+        spend(&a, 1, 1, (5, u64::MAX)).await.unwrap();
         assert_eq!(bed.status("promised_blocks").await, 0, "saying so gets nobody anything");
+        let b = bed.client("b", 8).await;
+        assert_eq!(reserve(&b, (1, 0), (1, 1)).await, Ok(1));
     });
 }

@@ -17,6 +17,8 @@ pub struct Config {
     pub fs_name: String,
     /// For people: "host, pid, mount point".
     pub description: String,
+    /// What it is: [`CLIENT`], or a metadata server at a target.
+    pub role: u8,
     /// Requested lease; `None`: the server's own.
     pub lease: Option<Duration>,
     /// How long the first greeting is tried before it fails with the reason.
@@ -47,6 +49,7 @@ impl Config {
             addresses,
             fs_name: fs_name.to_owned(),
             description: String::new(),
+            role: CLIENT,
             lease: None,
             connect_timeout: Duration::from_secs(10),
             versions: P::VERSIONS,
@@ -69,7 +72,7 @@ impl Config {
             nonce,
             lease_ms: lease_ms as u32,
             expected: Appended(Some(self.expected.clone())),
-            ..Hello::new::<P>(CLIENT, &self.fs_name, &self.description)
+            ..Hello::new::<P>(self.role, &self.fs_name, &self.description)
         }
     }
 }

@@ -111,6 +111,11 @@ impl<P: Peer> Session<P> {
         (state.fs, state.offer.clone())
     }
 
+    /// The epoch of the server's start, by its last greeting.
+    pub fn epoch(&self) -> Epoch {
+        self.state.borrow().epoch
+    }
+
     /// The version and the abilities that were agreed with the server.
     pub fn agreed(&self) -> (u32, u64) {
         let state = self.state.borrow();

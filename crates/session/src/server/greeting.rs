@@ -11,7 +11,10 @@ use std::rc::Rc;
 
 use env::Env;
 use proto::frame::{Decoder, Received};
-use proto::message::{ADMINISTRATOR, AUTH_NONE, CLIENT, Hello, Message, Peer, Refused, Versions};
+use proto::message::{
+    ADMINISTRATOR, AUTH_NONE, CLIENT, Hello, METADATA_SERVER, Message, OBJECT_TARGET, Peer,
+    Refused, Versions,
+};
 use types::{Duration, Fault, ServerId, Uuid};
 
 use super::{Connection, Who, receive};
@@ -123,7 +126,12 @@ pub fn check(hello: &Hello, me: &Identity) -> Result<Agreed, Refused> {
         );
         refusal(Fault::Unsupported, text)
     })?;
-    if hello.role != CLIENT && hello.role != ADMINISTRATOR {
+    let is_known = match hello.role {
+        CLIENT | ADMINISTRATOR => true,
+        METADATA_SERVER => me.role == OBJECT_TARGET,
+        _ => false,
+    };
+    if !is_known {
         let text = format!("this server knows no role {} of a client", hello.role);
         return Err(refusal(Fault::Unsupported, text));
     }
@@ -176,7 +184,7 @@ mod tests {
             versions: Versions { min, max },
             features: 0b0110,
             server: ServerId(3),
-            role: proto::message::METADATA_SERVER,
+            role: METADATA_SERVER,
             map: 1,
             fs_name: "home".into(),
             fs_uuid: Uuid([9; 16]),
@@ -191,7 +199,7 @@ mod tests {
     fn expecting(server: u16, uuid: u8) -> Hello {
         let expected = Expected {
             server: ServerId(server),
-            role: proto::message::METADATA_SERVER,
+            role: METADATA_SERVER,
             fs_uuid: Uuid([uuid; 16]),
             map: 0,
         };

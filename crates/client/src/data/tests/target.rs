@@ -295,11 +295,12 @@ impl Running {
         left > 0
     }
 
-    /// Keeps room for a client, as much as there is of what it wants.
+    /// What a request says and asks of the room for its client.
     fn promise(&self, client: ClientId, op: &Op) -> Result<OpReply, Fault> {
         let promises = &mut *self.target.promises.borrow_mut();
-        let of_others = promises.iter().filter(|(of, _)| **of != client);
-        let others: u64 = of_others.map(|(_, (_, blocks))| blocks).sum();
+        let total: u64 = promises.values().map(|(_, blocks)| blocks).sum();
+        let used = self.target.now.borrow().0.len() as u64;
+        let left = (self.target.room.get() as u64).saturating_sub(used + total);
         let promise = promises.entry(client).or_default();
         let (said, needed, wanted) = match op {
             Op::Write { room, .. } | Op::Hold { room } => (*room, 0, 0),
@@ -307,16 +308,33 @@ impl Running {
             _ => return Ok(OpReply::Done {}),
         };
         if said.number > promise.0 {
-            *promise = (said.number, said.blocks + said.asked);
+            let restated = promise.0 == 0 && matches!(op, Op::Hold { .. });
+            let most = if restated { left } else { promise.1 };
+            *promise = (said.number, (said.blocks + said.asked).min(most));
         }
-        let used = self.target.now.borrow().0.len() as u64 + others + promise.1;
-        let left = (self.target.room.get() as u64).saturating_sub(used);
         if needed > left {
             return Err(Fault::NoSpace);
         }
         let blocks = wanted.min(left);
         promise.1 += blocks;
         Ok(OpReply::Room { blocks })
+    }
+
+    /// Takes room for a write of so many new blocks: what is kept for the client, then what is kept
+    /// for nobody.
+    fn take_room(&self, client: ClientId, new: u64, replayed: bool) -> Result<(), Fault> {
+        let promises = &mut *self.target.promises.borrow_mut();
+        let used = self.target.now.borrow().0.len() as u64;
+        let own = promises.get(&client).map_or(0, |promise| promise.1);
+        let total: u64 = promises.values().map(|(_, blocks)| blocks).sum();
+        let kept = if new > own && !replayed { total - own } else { 0 };
+        if used + new + kept > self.target.room.get() as u64 {
+            return Err(Fault::NoSpace);
+        }
+        if let Some(promise) = promises.get_mut(&client).filter(|_| !replayed) {
+            promise.1 = own.saturating_sub(new);
+        }
+        Ok(())
     }
 
     fn execute_op(&self, client: ClientId, op: &Op, replayed: bool) -> Result<OpReply, Fault> {
@@ -346,9 +364,10 @@ impl Running {
                 }
                 let blocks = (*block..).zip(bytes.chunks(BLOCK));
                 let new = blocks.clone().filter(|(at, _)| !now.0.contains_key(&(may.object, *at)));
-                if now.0.len() + new.count() > target.room.get() {
-                    return Err(Fault::NoSpace);
-                }
+                let new = new.count() as u64;
+                drop(now);
+                self.take_room(client, new, replayed)?;
+                now = target.now.borrow_mut();
                 for (at, bytes) in blocks {
                     now.0.insert((may.object, at), bytes.to_vec());
                 }
