@@ -181,7 +181,26 @@ struct State {
     /// Holder of each locked byte, by host; [`WHOLE`] is the whole disk.
     locks: BTreeMap<(String, u64), u64>,
     /// Computes how long requests take; if absent, the world's options say it.
-    mechanics: Option<Mechanics>,
+    mechanics: Option<Share>,
+}
+
+/// A disk's place in a model, which other disks may share.
+#[derive(Clone)]
+struct Share {
+    model: Arc<Mutex<Mechanics>>,
+    /// Where the disk's first byte lies for the model.
+    at: u64,
+}
+
+impl Share {
+    fn alone(mechanics: Mechanics) -> Share {
+        Share { model: Arc::new(Mutex::new(mechanics)), at: 0 }
+    }
+
+    /// The queue. No disk is locked while it is held.
+    fn lock(&self) -> MutexGuard<'_, Mechanics> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl State {
@@ -195,7 +214,8 @@ impl State {
     fn same_kind(&self, image: Image) -> SimDisk {
         let disk = SimDisk::of(self.size, image);
         let mut state = disk.lock();
-        state.mechanics = self.mechanics.as_ref().map(Mechanics::idle);
+        let idle = |share: &Share| Share { at: share.at, ..Share::alone(share.lock().idle()) };
+        state.mechanics = self.mechanics.as_ref().map(idle);
         state.rotational = self.rotational;
         drop(state);
         disk
@@ -451,19 +471,37 @@ impl SimDisk {
     pub fn set_model(&self, model: DiskModel) {
         let mut state = self.lock();
         state.rotational = matches!(model, DiskModel::Hard(_));
-        state.mechanics = Some(Mechanics::new(model));
+        state.mechanics = Some(Share::alone(Mechanics::new(model)));
     }
 
-    /// Counts writes that begin in this range of bytes separately, too. Needs a model.
+    /// From now on, this disk is a part of the same device as `other`, `at` bytes behind its first
+    /// byte. The parts have one queue and one set of heads, and their requests take turns. The
+    /// parts are used in one world; a stall of one may hold up the others. A fork has a device of
+    /// its own.
+    ///
+    /// # Panics
+    /// If `other` has no model.
+    pub fn share_model(&self, other: &SimDisk, at: u64) {
+        let (whole, rotational) = {
+            let other = other.lock();
+            (other.mechanics.clone().expect("a shared model is set first"), other.rotational)
+        };
+        let mut state = self.lock();
+        state.rotational = rotational;
+        state.mechanics = Some(Share { at: whole.at + at, ..whole });
+    }
+
+    /// Counts writes that begin in this range of bytes separately, too. Needs a model; the parts of
+    /// a device have one range together.
     pub fn count_range(&self, range: Range<u64>) {
-        if let Some(mechanics) = &mut self.lock().mechanics {
-            mechanics.count_range(range);
+        if let Some(share) = &self.lock().mechanics {
+            share.lock().count_range(range.start + share.at..range.end + share.at);
         }
     }
 
-    /// The statistics of a disk with a model.
+    /// The statistics of a disk with a model; if it shares the model, those of all parts.
     pub fn report(&self) -> Option<DiskReport> {
-        self.lock().mechanics.as_ref().map(|mechanics| mechanics.report().clone())
+        self.lock().mechanics.as_ref().map(|share| share.lock().report().clone())
     }
 
     /// Starts a recording of the disk's events; drops an older one.
@@ -499,26 +537,30 @@ impl SimDisk {
 
     /// Puts a request into the queue; false if the disk has no model.
     pub(crate) fn enqueue(&self, now: Instant, request: DiskRequest) -> bool {
-        let mut state = self.lock();
-        let Some(mechanics) = &mut state.mechanics else { return false };
-        mechanics.submit(now, request);
+        let state = self.lock();
+        let Some(share) = &state.mechanics else { return false };
+        let offset = match request.action {
+            DiskAction::Flush => request.offset,
+            _ => request.offset + share.at,
+        };
+        share.lock().submit(now, DiskRequest { offset, ..request });
         true
     }
 
     /// When the next requests of the queue complete.
     pub(crate) fn next_done(&self) -> Option<Instant> {
-        self.lock().mechanics.as_ref()?.next()
+        self.lock().mechanics.as_ref()?.lock().next()
     }
 
     /// The requests of the queue that have completed.
     pub(crate) fn done(&self, now: Instant) -> Vec<u64> {
-        self.lock().mechanics.as_mut().map_or_else(Vec::new, |mechanics| mechanics.completed(now))
+        self.lock().mechanics.as_ref().map_or_else(Vec::new, |share| share.lock().completed(now))
     }
 
     /// Clears the queue: the world has ended.
     pub(crate) fn forget_queue(&self) {
-        if let Some(mechanics) = &mut self.lock().mechanics {
-            mechanics.forget_queue();
+        if let Some(share) = &self.lock().mechanics {
+            share.lock().forget_queue();
         }
     }
 

@@ -687,6 +687,51 @@ fn disk_with_a_model_queues_merges_and_takes_time() {
     assert_eq!(after.report().unwrap().requests, 0);
 }
 
+/// How long two disks, parts of one device or each with its own, take for 32
+/// pairs of writes; and the seeks and writes that the first one reports.
+fn pairs_of_writes(share: bool) -> (Duration, u64, u64) {
+    const SIZE: u64 = 1 << 30;
+    let world = SimWorld::new(5);
+    let (one, other) = (world.disk("one", SIZE), world.disk("other", SIZE));
+    one.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
+    match share {
+        true => other.share_model(&one, 100 * SIZE),
+        false => other.set_model(DiskModel::Hard(HardDisk::fibre_channel())),
+    }
+    assert!(other.is_rotational());
+    let taken = world.run(|env| async move {
+        let begun = env.now();
+        let work = ["one", "other"].map(|name| {
+            let env = env.clone();
+            env.clone().spawn_join(async move {
+                let open = env.open_disk(name, WRITE).await.unwrap();
+                for n in 0..32 {
+                    open.write(n * 4096, block(&env, n as u8 + 1)).await.0.unwrap();
+                    open.flush().await.unwrap();
+                }
+            })
+        });
+        for part in work {
+            part.await;
+        }
+        env.now() - begun
+    });
+    // Each part has its own content, at its own addresses.
+    assert_eq!((one.peek(4096, 1), other.peek(31 * 4096, 1)), (vec![2], vec![32]));
+    assert_eq!(other.fork().report().unwrap().requests, 0);
+    let report = one.report().unwrap();
+    (taken, report.seeks, report.writes)
+}
+
+#[test]
+fn parts_of_a_device_share_its_heads_and_its_queue() {
+    let (apart, own_seeks, own) = pairs_of_writes(false);
+    let (together, seeks, both) = pairs_of_writes(true);
+    assert_eq!((own, both), (32, 64));
+    assert!(own_seeks == 0 && seeks >= 60, "{own_seeks} {seeks}");
+    assert!(together > apart + Duration::from_millis(60), "{together:?}, not {apart:?}");
+}
+
 #[test]
 fn disk_observer_sees_writes_submitted_completed_and_stable() {
     let seen: Rc<RefCell<Vec<String>>> = Rc::default();
