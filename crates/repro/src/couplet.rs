@@ -8,6 +8,8 @@
 //! - the store is that of `redbud ost`; the servers' computing takes no time;
 //! - the same run gives the same figures on every machine.
 
+mod xdd;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,6 +23,8 @@ use types::limits::{BLOCK, BLOCK_U64};
 use types::{ClientId, Duration, ObjectId, Uuid, crc32c};
 
 use bench::{BenchError, Res, failed};
+
+pub use xdd::Transfers;
 
 /// Targets of a couplet, and servers that they are divided among.
 pub const TARGETS: usize = 28;
@@ -250,49 +254,4 @@ async fn write(
         block += RECORD / BLOCK_U64;
     }
     Ok(())
-}
-
-/// `xdd` (001, Table 1): one tier for each of `targets`, `depth` writes in flight on each, in
-/// sequence or at random places.
-///
-/// # Errors
-/// A device fails.
-pub fn raw(targets: usize, depth: u64, records: u64, random: bool) -> Res<Took> {
-    let world = SimWorld::with_options(1, SimOptions::default());
-    let inner = world.clone();
-    world.run(|env| async move {
-        let mut work = Vec::new();
-        let begun = env.now();
-        for number in 0..targets {
-            let name = format!("tier{number}");
-            inner.disk(&name, TIER_BYTES).set_model(tier());
-            let node = inner.node(&format!("oss{}", number % SERVERS));
-            let device = open(&node, &name).await?;
-            let next = Rc::new(Cell::new(0));
-            for _ in 0..depth {
-                let (device, next) = (device.clone(), next.clone());
-                work.push(node.spawn_join(async move {
-                    while next.get() < records {
-                        let at = next.replace(next.get() + 1);
-                        let place = if random { scattered(at) } else { at };
-                        let buf = IoBuf::zeroed(RECORD as usize);
-                        device.write(place * RECORD, buf).await.0.map_err(io("writing"))?;
-                    }
-                    Ok::<(), BenchError>(())
-                }));
-            }
-        }
-        for thread in work {
-            thread.await?;
-        }
-        let nanos = env.now().since(begun).as_nanos() as u64;
-        let bytes = targets as u64 * records * RECORD;
-        Ok(Took { bytes, nanos, journal_writes: 0, journal_bytes: 0 })
-    })
-}
-
-/// A place on the tier that has nothing to do with the one before.
-fn scattered(at: u64) -> u64 {
-    let places = TIER_BYTES / RECORD;
-    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % places
 }

@@ -1,17 +1,18 @@
 //! F14: bandwidth of object writes by threads, with journals inside and outside, and with
 //! asynchronous commits, by the raw bandwidth (001, Fig. 6 to 8, Table 1).
 
+mod xdd;
+
 use serde::Serialize;
 
 use super::curves::{self, Curves};
-use crate::couplet::{Journal, Setting, TARGETS, Took, raw, survey};
-use bench::Res;
+use crate::couplet::{Journal, Setting, TARGETS, Took, survey};
 use bench::report::Columns;
+use bench::{Res, failed};
+use xdd::Xdd;
 
 /// Threads of all targets together.
 const THREADS: [usize; 6] = [16, 32, 64, 128, 256, 512];
-/// Writes in flight on each tier, for the raw bandwidth.
-const DEPTH: u64 = 8;
 /// Ties: so near are equal rates.
 const TIE: f64 = 0.03;
 /// What asynchronous commits reach of the raw bandwidth, at the largest number of threads.
@@ -58,6 +59,9 @@ pub struct Run {
 pub struct F14 {
     version: u32,
     size: Size,
+    /// Table 1: the tiers alone.
+    xdd: Vec<Xdd>,
+    /// Writes of 1 MiB to all tiers, in sequence: one of `xdd`.
     raw: Took,
     raw_random: Took,
     runs: Vec<Run>,
@@ -73,8 +77,11 @@ impl F14 {
     /// # Errors
     /// Those of the targets.
     pub fn measure(size: Size, progress: &mut dyn FnMut(&str)) -> Res<F14> {
-        let sequential = raw(TARGETS, DEPTH, size.records, false)?;
-        let raw_random = raw(TARGETS, 1, size.records, true)?;
+        let xdd = xdd::measure(size.records, progress)?;
+        let ends = [false, true].map(|random| xdd::writes(&xdd, random));
+        let [Some(sequential), Some(raw_random)] = ends else {
+            return failed("F14", "the raw bandwidth is not among the rows of xdd");
+        };
         progress(&format!(
             "F14, raw: {:.0} MB/s in sequence, {:.0} at random",
             sequential.rate(),
@@ -93,7 +100,7 @@ impl F14 {
             let took = survey(1, size.records, setting)?;
             alone.push(Run { setting: name, threads: 1, took });
         }
-        Ok(F14 { version: 1, size, raw: sequential, raw_random, runs, alone, ior })
+        Ok(F14 { version: 2, size, xdd, raw: sequential, raw_random, runs, alone, ior })
     }
 
     /// Percent of the raw bandwidth.
@@ -136,9 +143,10 @@ impl F14 {
         format!(
             "F14: records of 1 MiB to {TARGETS} targets; raw {:.0} MB/s in sequence, {:.0} at random \
              (paper: 5608 and 2531; internal journal 24.9 % by IOR, SSD 58.7 %, asynchronous 93 %, \
-             with an SSD no more)\n\n{}{}",
+             with an SSD no more)\n\n{}\n{}{}",
             self.raw.rate(),
             self.raw_random.rate(),
+            xdd::text(&self.xdd),
             columns.text(),
             self.verdict()
         )
@@ -229,8 +237,9 @@ mod tests {
             .collect::<Vec<_>>()
         };
         let figure = |rates: [u64; 4], alone: [u64; 4], ior: u64| F14 {
-            version: 1,
+            version: 2,
             size: Size::PAPERS,
+            xdd: Vec::new(),
             raw: took(1000),
             raw_random: took(450),
             runs: runs(rates),
