@@ -8,13 +8,14 @@
 //! - the store is that of `redbud ost`; the servers' computing takes no time;
 //! - the same run gives the same figures on every machine.
 
+mod journals;
 mod xdd;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use env::sim::{DiskModel, Flash, HardDisk, SimDisk, SimOptions, SimWorld};
+use env::sim::{DiskModel, HardDisk, SimDisk, SimOptions, SimWorld};
 use env::{Disk, DiskOptions, Env, IoBuf};
 use ost::store::{Asked, FormatOptions, ObjectStore, Options, Room};
 use proto::ost::Statement;
@@ -24,6 +25,9 @@ use types::{ClientId, Duration, ObjectId, Uuid, crc32c};
 
 use bench::{BenchError, Res, failed};
 
+use journals::JOURNAL_BYTES;
+pub use journals::Journal;
+pub(crate) use journals::Journals;
 pub use xdd::Transfers;
 
 /// Targets of a couplet, and servers that they are divided among.
@@ -33,17 +37,9 @@ const SERVERS: usize = 4;
 pub const RECORD: u64 = 1 << 20;
 /// Bytes of a tier; a part of the real one, which has 8 TB.
 const TIER_BYTES: u64 = 64 << 30;
-/// Bytes of a journal: that of the paper's file systems, as `mkfs` chose it.
-const JOURNAL_BYTES: u64 = 400 << 20;
-
-/// Where the journals are.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
-pub enum Journal {
-    /// In front of the content of each tier.
-    Internal,
-    /// Each on an SSD of its own, behind a network.
-    Ssd,
-}
+/// Bytes a second between the controllers and a tier, and what a request costs there.
+const TIER_LINK: u64 = 800_000_000;
+const TIER_OVERHEAD: Duration = Duration::from_micros(50);
 
 /// How targets answer and where their journals are.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
@@ -83,24 +79,10 @@ fn tier() -> DiskModel {
         revolution: Duration::from_micros(8333),
         outer: (rate, rate),
         middle: (rate, rate),
-        link: 800_000_000,
-        overhead: Duration::from_micros(50),
+        link: TIER_LINK,
+        overhead: TIER_OVERHEAD,
         seek: (Duration::from_micros(500), Duration::from_micros(2000), Duration::from_millis(4)),
         read_ahead: 1 << 20,
-    })
-}
-
-/// A share of the SSD for journals (001, section 4: RamSan-400), which the server reaches through
-/// the network: a quarter of one of its four links, and what a request takes there and back.
-fn ssd() -> DiskModel {
-    let latency = Duration::from_micros(60);
-    DiskModel::Flash(Flash {
-        channels: 4,
-        stripe: 16 << 10,
-        latency: (latency, latency),
-        rate: (100_000_000, 100_000_000),
-        link: 400_000_000,
-        flush: Duration::from_micros(60),
     })
 }
 
@@ -108,7 +90,7 @@ fn ssd() -> DiskModel {
 pub(crate) struct Target {
     pub env: Env,
     pub store: Rc<ObjectStore>,
-    disks: Vec<SimDisk>,
+    tier: SimDisk,
 }
 
 fn io(step: &str) -> impl Fn(std::io::Error) -> BenchError {
@@ -125,17 +107,14 @@ async fn open(env: &Env, name: &str) -> Res<Disk> {
 }
 
 impl Target {
-    pub async fn make(world: &SimWorld, number: usize, journal: Journal) -> Res<Target> {
+    pub async fn make(world: &SimWorld, number: usize, journals: &Journals) -> Res<Target> {
         let env = world.node(&format!("oss{}", number % SERVERS));
         let (name, log_name) = (format!("tier{number}"), format!("journal{number}"));
         let disk = world.disk(&name, TIER_BYTES);
         let device = open(&env, &name).await?;
-        let log = match journal {
-            Journal::Internal => None,
-            Journal::Ssd => {
-                let log = world.disk(&log_name, JOURNAL_BYTES + (1 << 20));
-                Some((log, open(&env, &log_name).await?))
-            }
+        let log = match journals.device(world, &log_name) {
+            None => None,
+            Some(log) => Some((log, open(&env, &log_name).await?)),
         };
         let mut target = [0x54; 16];
         target[0] = number as u8;
@@ -156,21 +135,16 @@ impl Target {
         let opened = ObjectStore::open(&env, &device, log_device.as_ref(), options).await;
         let store = opened.map_err(|error| refused("opening a target", &error))?;
         disk.set_model(tier());
-        let mut disks = vec![disk];
         if let Some(log) = log {
-            log.set_model(ssd());
-            disks.push(log);
+            journals.set_model(number, &log);
         }
-        Ok(Target { env, store, disks })
+        Ok(Target { env, store, tier: disk })
     }
 
-    /// Requests that the devices have dispatched, by the power of two of their bytes.
+    /// Requests that the tier has dispatched, by the power of two of their bytes.
     pub fn add_requests(&self, sizes: &mut BTreeMap<u32, u64>) {
-        for report in self.disks.iter().filter_map(SimDisk::report) {
-            report
-                .sizes
-                .into_iter()
-                .for_each(|(size, count)| *sizes.entry(size).or_default() += count);
+        for (size, count) in self.tier.report().unwrap_or_default().sizes {
+            *sizes.entry(size).or_default() += count;
         }
     }
 
@@ -205,9 +179,9 @@ pub fn survey(threads: usize, records: u64, setting: Setting) -> Res<Took> {
     let used = threads.min(TARGETS);
     let inner = world.clone();
     world.run(|env| async move {
-        let mut targets = Vec::new();
+        let (mut targets, journals) = (Vec::new(), Journals::new(setting.journal));
         for number in 0..used {
-            targets.push(Rc::new(Target::make(&inner, number, setting.journal).await?));
+            targets.push(Rc::new(Target::make(&inner, number, &journals).await?));
         }
         let left: Vec<_> = targets.iter().map(|_| Rc::new(Cell::new(records))).collect();
         let begun = env.now();

@@ -18,7 +18,7 @@ use types::{Duration, ObjectId};
 
 use bench::Res;
 
-use crate::couplet::{Journal, RECORD, Setting, TARGETS, Target, refused};
+use crate::couplet::{Journal, Journals, RECORD, TARGETS, Target, refused};
 
 /// A run's shape.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
@@ -71,13 +71,12 @@ impl Took {
 /// # Errors
 /// A target fails.
 pub fn run(shape: Shape, compute: Duration, asynchronous: bool) -> Res<Took> {
-    let setting = Setting { journal: Journal::Internal, asynchronous };
     let world = SimWorld::with_options(1, SimOptions::default());
     let inner = world.clone();
     world.run(|env| async move {
-        let mut targets = Vec::new();
+        let (mut targets, journals) = (Vec::new(), Journals::new(Journal::Internal));
         for number in 0..TARGETS.min(shape.processes) {
-            targets.push(Rc::new(Target::make(&inner, number, setting.journal).await?));
+            targets.push(Rc::new(Target::make(&inner, number, &journals).await?));
         }
         let each = shape.records / shape.processes as u64;
         let begun = env.now();
