@@ -185,6 +185,27 @@ impl Disk {
         }
     }
 
+    /// Gives back a byte of [`Disk::lock_byte`].
+    pub async fn unlock_byte(&self, index: u64) -> io::Result<()> {
+        self.lock(ByteLock::Release(index)).map(drop)
+    }
+
+    /// Shares the disk, which was opened for writing without `exclusive`, with others who call
+    /// this. Until it is closed nobody opens it exclusively for writing. A block device can still
+    /// be claimed by the kernel, as for a mount.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if somebody has it exclusively for writing.
+    pub async fn share(&self) -> io::Result<()> {
+        match self.lock(ByteLock::Share)? {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{}: share: another process has it to itself", self.path()),
+            )),
+        }
+    }
+
     /// Where the byte locks of this open file are visible; `None` if the system does not say.
     pub fn lock_scope(&self) -> Option<LockScope> {
         self.0.lock_scope

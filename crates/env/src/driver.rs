@@ -137,6 +137,9 @@ pub(crate) struct OpenedDisk {
 pub(crate) enum ByteLock {
     Take(u64),
     Test(u64),
+    Release(u64),
+    /// The byte of [`DiskOptions::exclusive`], shared with others.
+    Share,
 }
 
 /// The world of one executor.

@@ -113,6 +113,8 @@ pub(crate) fn lock_byte(fd: RawFd, byte: ByteLock) -> io::Result<bool> {
     match byte {
         ByteLock::Take(index) => lock::take(fd, at(index)?, false),
         ByteLock::Test(index) => lock::test(fd, at(index)?),
+        ByteLock::Release(index) => lock::release(fd, at(index)?).map(|()| true),
+        ByteLock::Share => lock::take(fd, lock::EXCLUSIVE, true),
     }
 }
 

@@ -37,6 +37,13 @@ pub(crate) fn take(fd: RawFd, at: u64, shared: bool) -> io::Result<bool> {
     }
 }
 
+/// Gives the lock on byte `at` back.
+pub(crate) fn release(fd: RawFd, at: u64) -> io::Result<()> {
+    let lock = flock(libc::F_UNLCK, at);
+    // SAFETY: points to a live flock.
+    sys::check(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const lock) }).map(drop)
+}
+
 /// Could byte `at` be locked now?
 pub(crate) fn test(fd: RawFd, at: u64) -> io::Result<bool> {
     let mut lock = flock(libc::F_WRLCK, at);

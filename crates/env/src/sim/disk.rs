@@ -136,7 +136,7 @@ impl Nodes {
 }
 
 /// Stands for the whole disk among the locked bytes of a host: other hosts do not see such a lock.
-pub(crate) const WHOLE: u64 = u64::MAX;
+const WHOLE: u64 = u64::MAX;
 
 /// Orders the events of all disks.
 static CLOCK: AtomicU64 = AtomicU64::new(0);
@@ -180,6 +180,8 @@ struct State {
     rotational: bool,
     /// Holder of each locked byte, by host; [`WHOLE`] is the whole disk.
     locks: BTreeMap<(String, u64), u64>,
+    /// Who shares the whole disk, by host.
+    shares: BTreeSet<(String, u64)>,
     /// Computes how long requests take; if absent, the world's options say it.
     mechanics: Option<Share>,
 }
@@ -312,6 +314,7 @@ impl SimDisk {
             write_through: false,
             rotational: false,
             locks: BTreeMap::new(),
+            shares: BTreeSet::new(),
             mechanics: None,
         })))
     }
@@ -699,7 +702,34 @@ impl SimDisk {
         self.lock().locks.get(&byte).is_none_or(|&other| other == holder)
     }
 
+    /// As [`SimDisk::take_lock`], of the whole disk: nobody of that host may share it either.
+    pub(crate) fn take_whole(&self, host: String, holder: u64) -> bool {
+        let is_shared = self.lock().shares.iter().any(|(other, _)| *other == host);
+        !is_shared && self.take_lock((host, WHOLE), holder)
+    }
+
+    /// Shares the whole disk; `false` if another open file of that host has it to itself.
+    pub(crate) fn share_whole(&self, host: String, holder: u64) -> bool {
+        let is_free = self.is_free((host.clone(), WHOLE), holder);
+        if is_free {
+            self.lock().shares.insert((host, holder));
+        }
+        is_free
+    }
+
+    /// Gives `byte` back, if `holder` has it.
+    pub(crate) fn release_lock(&self, byte: (String, u64), holder: u64) -> bool {
+        let mut state = self.lock();
+        let has = state.locks.get(&byte) == Some(&holder);
+        if has {
+            state.locks.remove(&byte);
+        }
+        has
+    }
+
     pub(crate) fn release_locks(&self, holder: u64) {
-        self.lock().locks.retain(|_, other| *other != holder);
+        let mut state = self.lock();
+        state.locks.retain(|_, other| *other != holder);
+        state.shares.retain(|(_, other)| *other != holder);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use types::{Duration, Instant, Timestamp};
 
-use super::disk::{DiskAction, SimDisk, WHOLE};
+use super::disk::{DiskAction, SimDisk};
 use super::disk_op::DiskOp;
 use super::held_up::HeldUp;
 use super::mechanics::DiskRequest;
@@ -320,7 +320,7 @@ impl State {
             ));
         };
         let object = self.new_object();
-        if options.exclusive && !disk.take_lock((self.host_of(node), WHOLE), object) {
+        if options.exclusive && !disk.take_whole(self.host_of(node), object) {
             let text = format!("{path}: lock: in use by another simulated process");
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         }
@@ -680,6 +680,8 @@ impl Driver for SimDriver {
             ByteLock::Take(_) if !file.write => Err(io::Error::from_raw_os_error(libc::EBADF)),
             ByteLock::Take(index) => Ok(file.disk.take_lock((host, index), object)),
             ByteLock::Test(index) => Ok(file.disk.is_free((host, index), object)),
+            ByteLock::Release(index) => Ok(file.disk.release_lock((host, index), object)),
+            ByteLock::Share => Ok(file.disk.share_whole(host, object)),
         }
     }
 

@@ -327,6 +327,31 @@ fn mute_node_accepts_connections_and_never_answers() {
 }
 
 #[test]
+fn shared_simulated_disk_excludes_only_those_who_want_it_alone() {
+    let world = SimWorld::new(6);
+    world.disk("disk", 1 << 20);
+    world.run(|env| async move {
+        let alone = DiskOptions { write: true, exclusive: true };
+        let mine = env.open_disk("disk", WRITE).await.unwrap();
+        let theirs = env.open_disk("disk", WRITE).await.unwrap();
+        mine.share().await.unwrap();
+        theirs.share().await.unwrap();
+        mine.lock_byte(3).await.unwrap();
+        assert!(theirs.lock_byte(3).await.is_err());
+        mine.unlock_byte(3).await.unwrap();
+        theirs.lock_byte(3).await.unwrap();
+        drop(theirs);
+        assert!(env.open_disk("disk", alone).await.is_err());
+        drop(mine);
+        let owner = env.open_disk("disk", alone).await.unwrap();
+        let late = env.open_disk("disk", WRITE).await.unwrap();
+        assert!(late.share().await.is_err());
+        drop(owner);
+        late.share().await.unwrap();
+    });
+}
+
+#[test]
 fn killed_node_loses_its_tasks_and_locks_and_peers_see_the_end() {
     let world = SimWorld::new(5);
     world.disk("disk", 1 << 20);

@@ -193,6 +193,35 @@ fn byte_lock_lasts_until_its_open_file_is_closed() {
 }
 
 #[test]
+fn shared_disk_excludes_only_those_who_want_it_alone() {
+    let scratch = Scratch::new("shared", 1 << 20);
+    let path = scratch.path().to_owned();
+    env::run(DriverKind::Auto, |env| async move {
+        let shared = DiskOptions { write: true, exclusive: false };
+        let alone = DiskOptions { write: true, exclusive: true };
+        let busy = std::io::ErrorKind::ResourceBusy;
+        let mine = env.open_disk(&path, shared).await.unwrap();
+        let theirs = env.open_disk(&path, shared).await.unwrap();
+        mine.share().await.unwrap();
+        theirs.share().await.unwrap();
+        assert_eq!(env.open_disk(&path, alone).await.err().unwrap().kind(), busy);
+        mine.lock_byte(3).await.unwrap();
+        assert_eq!(theirs.lock_byte(3).await.unwrap_err().kind(), busy);
+        mine.unlock_byte(3).await.unwrap();
+        theirs.lock_byte(3).await.unwrap();
+        drop(theirs);
+        assert_eq!(env.open_disk(&path, alone).await.err().unwrap().kind(), busy);
+        drop(mine);
+        let owner = env.open_disk(&path, alone).await.expect("nobody shares it");
+        let late = env.open_disk(&path, shared).await.unwrap();
+        assert_eq!(late.share().await.unwrap_err().kind(), busy);
+        drop(owner);
+        late.share().await.unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
 fn read_past_the_end_is_an_error_with_the_path() {
     let scratch = Scratch::new("end", 6000);
     let path = scratch.path().to_owned();
