@@ -398,6 +398,13 @@ impl Label {
         }
     }
 
+    /// Is it a device of journals that several may share: does it name several, or has it room
+    /// beside the one? A journal that was made without a size fills its device.
+    pub fn is_shared(&self) -> bool {
+        let fills = |slice: &Slice| slice.start == 0 && slice.end() == self.blocks - 1;
+        self.contents() == Contents::Journal && !matches!(&self.slices[..], [one] if fills(one))
+    }
+
     /// The slice with this UUID.
     pub fn slice(&self, uuid: Uuid) -> Option<&Slice> {
         self.slices.iter().find(|slice| slice.uuid == uuid)

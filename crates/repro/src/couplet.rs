@@ -128,7 +128,8 @@ impl Target {
         };
         let (log, log_device) = log.unzip();
         let log: Option<SimDisk> = log;
-        let formatted = ObjectStore::format(&env, &device, log_device.as_ref(), &format).await;
+        let formatted =
+            ObjectStore::format(&env, &device, log_device.as_ref().map(Into::into), &format).await;
         formatted.map_err(|error| refused("formatting a target", &error))?;
         // The papers' interval (001, section 5).
         let options = Options { cache_bytes: 64 << 20, commit_interval: Duration::from_secs(5) };

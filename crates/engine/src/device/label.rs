@@ -125,14 +125,15 @@ pub(crate) async fn journal_in(
     });
     let journals: Vec<_> = journals.collect();
     let own: Vec<_> = journals.iter().filter(|(of, _)| *of == superblock.metadata).collect();
+    let named = superblock.journal.map(|journal| journal.uuid);
+    if let Some((_, slice)) = own.iter().find(|(_, slice)| Some(slice.uuid) == named) {
+        return Ok(Device::of(whole, slice.start, slice.blocks));
+    }
     match (&own[..], &journals[..]) {
         ([(_, one)], _) | ([], [(_, one), ..]) => Ok(Device::of(whole, one.start, one.blocks)),
         ([(_, first), (_, second), ..], _) => {
-            let (journal, reason) = (
-                superblock.journal.map(|journal| journal.uuid),
-                Reason::Contradiction(first.uuid, second.uuid),
-            );
-            let doubled = Mismatch { metadata: superblock.metadata, journal, reason };
+            let reason = Reason::Contradiction(first.uuid, second.uuid);
+            let doubled = Mismatch { metadata: superblock.metadata, journal: named, reason };
             Err(refused(whole, &doubled.to_string()))
         }
         ([], []) => {

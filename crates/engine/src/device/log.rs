@@ -6,17 +6,17 @@
 //!   So two disks that lose and reorder writes independently lose nothing;
 //! - a journal is used only with the superblock that it belongs to ([`super::pairing`]).
 
-use ::label::{Label, SliceKind};
+use ::label::{Label, Slice, SliceKind};
 use env::{Disk, IoBuf};
 use types::Lsn;
 use types::limits::{BLOCK, BLOCK_U64};
 
 use crate::device::copies::refused;
 use crate::device::pairing::{self, HeaderCopy, Place};
-use crate::device::{Device, RUN_MAX, WriteQueue, label as slices};
+use crate::device::{Device, RUN_MAX, WriteQueue, label as slices, shared};
 use crate::error::StoreError;
 use crate::format::journal::{COPIES, JournalError, JournalHeader, LOG_FIRST};
-use crate::format::superblock::{Journal, Superblock};
+use crate::format::superblock::{Journal, LOG_BYTES_MAX, Superblock};
 
 /// The disks of a store.
 #[derive(Clone)]
@@ -121,22 +121,25 @@ impl LogDevice {
     /// What is wrong with the label of the journal's device, if anything.
     pub async fn label_damage(&self) -> Option<String> {
         self.header?;
-        match ::label::read(&self.device.disk).await {
-            Ok(found) => found.damage.map(|damage| damage.to_string()),
-            Err(none) => Some(none.to_string()),
-        }
+        shared::label_damage(&self.device.env, &self.device.disk).await
     }
 
     /// Writes the label of the journal's device anew: from a whole copy if there is one, else from
     /// the header.
     ///
     /// # Errors
-    /// `Io`.
+    /// `Refused` without a whole copy if the journal does not fill the device: the label named
+    /// others, whose room must not look free; `Io`.
     pub async fn repair_label(&self, superblock: &Superblock) -> Result<(), StoreError> {
         let Some(header) = &self.header else { return Ok(()) };
         let device = &self.device;
         let written = match ::label::read(&device.disk).await {
             Ok(found) => ::label::update(&device.disk, &found, |_| {}).await.map(drop),
+            Err(_) if header.blocks < room(device).min(LOG_BYTES_MAX / BLOCK_U64) => {
+                let text = "its label and the copy of it are lost, and it may have journals of \
+                            others: restore its first or its last block from a backup";
+                return Err(refused(device, text));
+            }
             Err(_) => ::label::write_new(&device.disk, &label_of(device, header, superblock)).await,
         };
         written.map_err(|error| device.error("writing the label of", &error))
@@ -245,7 +248,9 @@ pub(crate) fn room(device: &Device) -> u64 {
 }
 
 /// Erases label and headers of the device, writes zeros into the log, and then new headers and a
-/// new label: a journal that is empty. No superblock names it yet.
+/// new label: a journal that is empty. No superblock names it yet. If `device` is a slice beside
+/// those of other journals, these stay, and the label names one slice more; the caller has locked
+/// the label.
 ///
 /// # Errors
 /// `Io`.
@@ -255,38 +260,52 @@ pub(crate) async fn make_journal(
     superblock: &Superblock,
 ) -> Result<(), StoreError> {
     let failed = |error: std::io::Error| device.error("writing the label of", &error);
-    ::label::erase(&device.disk).await.map_err(failed)?;
-    device.write_zeros(0, LOG_FIRST.0 * BLOCK_U64).await?;
+    let others = match device.is_whole() {
+        true => None,
+        false => shared::journals_on(&device.disk).await,
+    };
+    if others.is_none() {
+        ::label::erase(&device.disk).await.map_err(failed)?;
+    }
+    // Block 0 of the slice may be the label of the others.
+    device.write_zeros(BLOCK_U64, (LOG_FIRST.0 - 1) * BLOCK_U64).await?;
     device.flush().await?;
     let log = LogDevice::external(device, header);
     log.clear().await?;
     write_headers(device, &header).await?;
-    let label = label_of(device, &header, superblock);
-    ::label::write_new(&device.disk, &label).await.map_err(failed)
+    match others {
+        Some(found) => shared::add(device, &found, slice_of(device, &header, superblock)).await,
+        None => {
+            let label = label_of(device, &header, superblock);
+            ::label::write_new(&device.disk, &label).await.map_err(failed)
+        }
+    }
 }
 
 /// The label of a device that holds nothing but this journal.
 fn label_of(device: &Device, header: &JournalHeader, superblock: &Superblock) -> Label {
-    let kind = SliceKind::Journal { shard: superblock.shard.0, metadata: header.metadata };
-    let blocks = device.blocks() + 1;
-    Label::single(header.uuid, &superblock.name, header.journal, blocks, kind)
+    let slice = slice_of(device, header, superblock);
+    let blocks = device.disk.size() / BLOCK_U64;
+    Label::new(header.uuid, &superblock.name, header.journal, blocks, vec![slice])
 }
 
-/// Marks a journal that has no log any more: its header says so, and its device loses a label that
-/// names nothing else.
+/// The slice of a journal, which fills `device`.
+fn slice_of(device: &Device, header: &JournalHeader, superblock: &Superblock) -> Slice {
+    let kind = SliceKind::Journal { shard: superblock.shard.0, metadata: header.metadata };
+    Slice { kind, start: device.start(), blocks: device.blocks(), uuid: header.journal }
+}
+
+/// Marks a journal that has no log any more: its header says so, and the label of its device loses
+/// its slice. A label that names nothing else is erased.
 ///
 /// # Errors
 /// `Io`.
 pub(crate) async fn retire(device: &Device, header: &JournalHeader) -> Result<(), StoreError> {
     write_headers(device, &JournalHeader { retired: true, ..*header }).await?;
-    let found = ::label::read(&device.disk).await.map(|found| found.label.slices);
-    match found.as_deref() {
-        Ok([only]) if matches!(only.kind, SliceKind::Journal { .. }) => {
-            let erased = ::label::erase(&device.disk).await;
-            erased.map_err(|error| device.error("erasing the label of", &error))
-        }
-        _ => Ok(()),
-    }
+    shared::lock_label(&device.env, &device.disk).await?;
+    let removed = shared::remove(&device.disk, |slice| slice.uuid == header.journal).await;
+    shared::unlock_label(&device.disk).await?;
+    removed.map(drop)
 }
 
 /// The journal that a header describes, as the superblock names it.

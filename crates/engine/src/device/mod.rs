@@ -8,6 +8,7 @@ pub mod copies;
 pub mod label;
 pub mod log;
 pub mod pairing;
+pub mod shared;
 
 use std::collections::VecDeque;
 
@@ -47,6 +48,11 @@ impl Device {
     /// The slice of `blocks` blocks from block `start` of the device on.
     pub fn of(device: &Device, start: u64, blocks: u64) -> Device {
         Device { start, blocks, ..device.clone() }
+    }
+
+    /// Does the slice take the whole device, but for the label's second copy?
+    pub(crate) fn is_whole(&self) -> bool {
+        self.start == 0 && self.blocks == (self.disk.size() / BLOCK_U64).saturating_sub(1)
     }
 
     /// First block of the slice on the device.

@@ -13,10 +13,11 @@ use crate::device::copies::refused;
 use crate::device::label::LabelCondition;
 use crate::device::log::{Devices, Disks, LogDevice, journal_of, make_journal, read_headers, room};
 use crate::device::pairing::{Reason, newest};
+use crate::device::shared::journals_on;
 use crate::error::StoreError;
 use crate::format::block::{self, BlockType, tag_of};
 use crate::format::features::{Feature, Features};
-use crate::format::journal::JournalHeader;
+use crate::format::journal::{JournalHeader, LOG_FIRST};
 use crate::format::roots::ROOTS_BLOCK;
 use crate::format::superblock::{LOG_BYTES_MAX, LOG_BYTES_MIN, SuperError, Superblock};
 use crate::store::Store;
@@ -75,7 +76,9 @@ impl Store {
             };
             if !options.force {
                 check_unused(&devices.home).await?;
-                if let Some((device, _)) = journal {
+                if let Some((device, _)) = journal
+                    && (device.is_whole() || journals_on(&device.disk).await.is_none())
+                {
                     check_journal_unused(device, None).await?;
                 }
             }
@@ -168,11 +171,11 @@ pub(crate) fn plan_journal(
 ) -> Result<JournalHeader, StoreError> {
     let blocks = room(device).min(LOG_BYTES_MAX / BLOCK_U64);
     if blocks * BLOCK_U64 < LOG_BYTES_MIN {
-        let least = LOG_BYTES_MIN + 4 * BLOCK_U64;
-        let text = format!(
-            "{} bytes are too few for a journal; it needs at least {least}",
-            device.disk.size()
-        );
+        // Beside the log the headers and block 0; on a device of its own also the label's copy.
+        let beside = LOG_FIRST.0 + u64::from(device.is_whole());
+        let least = LOG_BYTES_MIN + beside * BLOCK_U64;
+        let bytes = (blocks + beside) * BLOCK_U64;
+        let text = format!("{bytes} bytes are too few for a journal; it needs at least {least}");
         return Err(refused(device, &text));
     }
     superblock.log_generation += 1;

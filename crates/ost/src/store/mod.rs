@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `format` | the trees, as bytes |
 //! | `open` | makes, opens and closes a target |
+//! | `journal` | where a target has its journal |
 //! | `change` | writes, punches, destructions, fences |
 //! | `look` | reads |
 //! | `map` | blocks of objects to content blocks, in a transaction |
@@ -26,6 +27,7 @@ mod change;
 pub mod check;
 mod flight;
 pub mod format;
+mod journal;
 mod look;
 mod map;
 mod open;
@@ -46,7 +48,9 @@ use types::{ClientId, Epoch, Fault, Uuid};
 #[cfg(test)]
 mod tests;
 
+pub use engine::device::shared;
 use flight::Flight;
+pub use journal::{JournalPlace, NewJournal, target_on};
 use promises::{Promises, Supply};
 use space::Space;
 

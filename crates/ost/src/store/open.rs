@@ -15,6 +15,7 @@ use engine::cost::Cost;
 use engine::device::Device;
 use engine::device::label::LabelCondition;
 use engine::device::log::Devices;
+use engine::device::shared;
 use engine::error::StoreError;
 use engine::format::features::Features;
 use engine::store::Store;
@@ -28,7 +29,7 @@ use types::{ClientId, ShardId};
 use super::flight::{Content, Flight};
 use super::format::{FENCED, FREE, SHAPE, Shape, free_of};
 use super::space::Space;
-use super::{Counters, FormatOptions, ObjectStore, Options};
+use super::{Counters, FormatOptions, NewJournal, ObjectStore, Options};
 
 /// Blocks of the front slice besides the log, at least.
 const FRONT_MIN: u64 = 2048;
@@ -52,11 +53,12 @@ impl ObjectStore {
     /// Makes a target on `disk`, with its journal on `journal` if that is given.
     ///
     /// # Errors
-    /// `Refused` if a device carries a Redbud label (without force) or is too small; `Io`.
+    /// `Refused` if a device carries a Redbud label (without force) or is too small, or if `journal`
+    /// has no room beside the journals of others; `Io`.
     pub async fn format(
         env: &Env,
         disk: &Disk,
-        journal: Option<&Disk>,
+        journal: Option<NewJournal<'_>>,
         options: &FormatOptions<'_>,
     ) -> Result<(), StoreError> {
         // Room for an internal log stays set aside, so that the log can move back.
@@ -76,46 +78,13 @@ impl ObjectStore {
             );
             return Err(refused(disk, &text));
         }
-        let devices = Devices {
-            home: Device::of(&Device::whole(env, disk), 0, front),
-            log: journal.map(|disk| Device::whole(env, disk)),
+        let home = Device::of(&Device::whole(env, disk), 0, front);
+        let Some(journal) = journal else {
+            return make(Devices { home, log: None }, (content, log_bytes), options).await;
         };
-        let plan = mkfs::FormatOptions {
-            name: options.fs_name,
-            uuid: options.fs,
-            shard: ShardId(0),
-            log_bytes,
-            features: Features::NONE,
-            force: options.force,
-        };
-        let store = Store::begin_format_in(devices, options.target, &plan).await?;
-        let shape = Shape { blocks: content, checksums: options.checksums };
-        let first = store.run(Cost::STEP, |txn| {
-            txn.set_root(NEXT_CLIENT, 1)?;
-            txn.set_setting(SHAPE, &shape.encode())?;
-            FREE.insert(txn, &1u64.to_be_bytes(), &(content - 1).to_le_bytes())?;
-            Ok(())
-        });
-        first.await?;
-        store.close().await?;
-        let journal = store.superblock().journal.map(|journal| journal.uuid);
-        let slices = vec![
-            Slice {
-                kind: SliceKind::Target { journal },
-                start: 0,
-                blocks: front,
-                uuid: options.target,
-            },
-            Slice {
-                kind: SliceKind::Content { target: options.target },
-                start: front,
-                blocks: content,
-                uuid: env.random_uuid(),
-            },
-        ];
-        let label = Label::new(options.fs, options.fs_name, options.target, blocks, slices);
-        let written = label::write_new(disk, &label).await;
-        written.map_err(|error| StoreError::io("writing the label of", disk.path(), &error))
+        let log = Some(journal.begin(env, disk, options).await?);
+        let made = make(Devices { home, log }, (content, log_bytes), options).await;
+        made.and(journal.end().await)
     }
 
     /// Opens a target; recovers it if it was not closed.
@@ -144,6 +113,10 @@ impl ObjectStore {
             ..OpenOptions::default()
         };
         let engine = Store::open_unlabelled(devices, opening, condition).await?;
+        if let Some(journal) = journal {
+            // Whoever added a slice may have been interrupted.
+            shared::mend_label(journal).await?;
+        }
         let shape = engine.run(Cost::READ, |txn| txn.setting(SHAPE)).await?.0;
         let shape = shape.and_then(|bytes| Shape::decode(&bytes));
         let Some(shape) = shape.filter(|shape| shape.blocks == content.blocks) else {
@@ -181,6 +154,55 @@ impl ObjectStore {
     pub async fn close(&self) -> Result<(), StoreError> {
         self.engine.close().await
     }
+}
+
+/// Makes the front slice on `devices.home`, which begins at the front of its disk, then the label.
+/// `content` blocks follow.
+async fn make(
+    devices: Devices,
+    (content, log_bytes): (u64, u64),
+    options: &FormatOptions<'_>,
+) -> Result<(), StoreError> {
+    let Device { env, disk, .. } = devices.home.clone();
+    let front = devices.home.blocks();
+    let plan = mkfs::FormatOptions {
+        name: options.fs_name,
+        uuid: options.fs,
+        shard: ShardId(0),
+        log_bytes,
+        features: Features::NONE,
+        force: options.force,
+    };
+    let store = Store::begin_format_in(devices, options.target, &plan).await?;
+    let shape = Shape { blocks: content, checksums: options.checksums };
+    let first = store.run(Cost::STEP, |txn| {
+        txn.set_root(NEXT_CLIENT, 1)?;
+        txn.set_setting(SHAPE, &shape.encode())?;
+        FREE.insert(txn, &1u64.to_be_bytes(), &(content - 1).to_le_bytes())?;
+        Ok(())
+    });
+    first.await?;
+    store.close().await?;
+    let journal = store.superblock().journal.map(|journal| journal.uuid);
+    let slices = vec![
+        Slice {
+            kind: SliceKind::Target { journal },
+            start: 0,
+            blocks: front,
+            uuid: options.target,
+        },
+        Slice {
+            kind: SliceKind::Content { target: options.target },
+            start: front,
+            blocks: content,
+            uuid: env.random_uuid(),
+        },
+    ];
+    // The label has the last block.
+    let blocks = front + content + 1;
+    let label = Label::new(options.fs, options.fs_name, options.target, blocks, slices);
+    let written = label::write_new(&disk, &label).await;
+    written.map_err(|error| StoreError::io("writing the label of", disk.path(), &error))
 }
 
 /// The two slices of a target.

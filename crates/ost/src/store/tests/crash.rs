@@ -17,7 +17,7 @@ use super::super::ObjectStore;
 use super::super::flight::Planted;
 use super::{Blocks, Disks, NOBODY, OPEN, look, open, write};
 
-const OBJECTS: u64 = 4;
+pub(super) const OBJECTS: u64 = 4;
 const END: u64 = 48;
 
 /// Plants a fault in a store.
@@ -25,13 +25,13 @@ type Plant = fn(&ObjectStore);
 
 /// What each object had after each of its changes, and how many of them are acknowledged.
 #[derive(Clone)]
-struct History {
+pub(super) struct History {
     models: Vec<Vec<Blocks>>,
     acknowledged: Vec<u64>,
 }
 
 impl History {
-    fn new() -> History {
+    pub(super) fn new() -> History {
         let objects = OBJECTS as usize;
         History { models: vec![vec![Blocks::new()]; objects], acknowledged: vec![0; objects] }
     }
@@ -64,7 +64,7 @@ fn acknowledged(acks: &SimDisk, object: u64) -> u64 {
 }
 
 /// Changes one object at random.
-async fn client(
+pub(super) async fn client(
     env: Env,
     store: Rc<ObjectStore>,
     acks: Disk,
@@ -142,14 +142,7 @@ fn recover(
 ) -> Result<(), String> {
     disks.world(seed).run(|env| async move {
         let store = open(&env).await;
-        agrees(&store).await?;
-        for object in 0..OBJECTS {
-            let found = look(&store, object, END, |block| history.versions(object, block)).await?;
-            let least = acknowledged(acks, object) as usize;
-            if !history.models[object as usize][least..].contains(&found) {
-                return Err(format!("object {object} is as after no change from the {least}th on"));
-            }
-        }
+        holds(&store, acks, history).await?;
         if work {
             for object in 0..OBJECTS {
                 write(&store, object, 0, 20, 1 << 20).await.unwrap();
@@ -165,8 +158,25 @@ fn recover(
     })
 }
 
+/// Is each object as after a change, and not before the newest that was acknowledged?
+pub(super) async fn holds(
+    store: &ObjectStore,
+    acks: &SimDisk,
+    history: &History,
+) -> Result<(), String> {
+    agrees(store).await?;
+    for object in 0..OBJECTS {
+        let found = look(store, object, END, |block| history.versions(object, block)).await?;
+        let least = acknowledged(acks, object) as usize;
+        if !history.models[object as usize][least..].contains(&found) {
+            return Err(format!("object {object} is as after no change from the {least}th on"));
+        }
+    }
+    Ok(())
+}
+
 /// Do all records agree?
-async fn agrees(store: &ObjectStore) -> Result<(), String> {
+pub(super) async fn agrees(store: &ObjectStore) -> Result<(), String> {
     match &store.check().await.unwrap()[..] {
         [] => Ok(()),
         [first, ..] => Err(first.to_string()),

@@ -5,6 +5,7 @@ mod crash;
 mod faults;
 mod model;
 mod room;
+mod shared;
 mod space;
 
 use std::collections::BTreeMap;
@@ -54,7 +55,9 @@ impl Disks {
                 checksums,
                 force: false,
             };
-            ObjectStore::format(&env, &device, journal.as_ref(), &options).await.unwrap();
+            ObjectStore::format(&env, &device, journal.as_ref().map(Into::into), &options)
+                .await
+                .unwrap();
         });
         disks
     }

@@ -350,7 +350,9 @@ fn interrupted_format_leaves_a_device_that_no_opening_accepts() {
             checksums: true,
             force: true,
         };
-        ObjectStore::format(&env, &device, journal.as_ref(), &options).await.unwrap();
+        ObjectStore::format(&env, &device, journal.as_ref().map(Into::into), &options)
+            .await
+            .unwrap();
     });
     let recordings = first.all().iter().map(|disk| disk.recording().unwrap()).collect();
     let options = env::sim::CrashOptions { seed: 1, subsets: 2 };
