@@ -246,6 +246,8 @@ pub enum TargetJournal {
     Internal,
     /// On a device of its own.
     External,
+    /// All on one device, each in a slice of it.
+    Shared,
 }
 
 /// Arguments of `mkfs`.

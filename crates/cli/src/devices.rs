@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use env::{Disk, DiskOptions, Env};
 use mfs::{StoreError, ZoneDevice};
+use ost::store::shared;
 use types::PagId;
 
 use crate::config::Cluster;
@@ -27,6 +28,64 @@ pub async fn open_exclusive(env: &Env, path: &str, write: bool) -> std::io::Resu
                 env.sleep(PAUSE).await;
             }
             opened => return opened,
+        }
+    }
+}
+
+/// Opens the device of the journal of the target on `home`, for writing. A device with journals of
+/// several, or with room for them, is shared: each user locks its own slice. Another one is opened
+/// as [`open_exclusive`] does.
+///
+/// # Errors
+/// As [`open_exclusive`]; also if another process uses the slice.
+pub async fn open_journal(env: &Env, path: &str, home: &Disk) -> std::io::Result<Disk> {
+    if !is_shared(env, path).await {
+        return open_exclusive(env, path, true).await;
+    }
+    let disk = open_shared(env, path).await?;
+    let Some(target) = ost::store::target_on(home).await else { return Ok(disk) };
+    let found = label::read(&disk).await.ok();
+    // The opening of the store says why there is none.
+    let slice = found.and_then(|found| shared::slice_of(&found.label, target).copied());
+    let Some(slice) = slice else { return Ok(disk) };
+    let until = env.now() + PATIENCE;
+    loop {
+        match disk.lock_byte(shared::lock_of(&slice)).await {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                if env.now() >= until {
+                    let text =
+                        format!("{path}: another process uses the journal of target {target}");
+                    return Err(std::io::Error::new(ErrorKind::ResourceBusy, text));
+                }
+                env.sleep(PAUSE).await;
+            }
+            locked => return locked.map(|()| disk),
+        }
+    }
+}
+
+/// Does the label at `path` say that journals share the device? The opening that follows reports
+/// what cannot be read.
+pub async fn is_shared(env: &Env, path: &str) -> bool {
+    let options = DiskOptions { write: false, exclusive: false };
+    let Ok(disk) = env.open_disk(path, options).await else { return false };
+    label::read(&disk).await.is_ok_and(|found| found.label.is_shared())
+}
+
+/// Opens the device or file at `path` for writing, shared with others who do the same. Nobody opens
+/// it with [`open_exclusive`] meanwhile.
+///
+/// # Errors
+/// As [`open_exclusive`].
+pub async fn open_shared(env: &Env, path: &str) -> std::io::Result<Disk> {
+    let disk = env.open_disk(path, DiskOptions { write: true, exclusive: false }).await?;
+    let until = env.now() + PATIENCE;
+    loop {
+        match disk.share().await {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy && env.now() < until => {
+                env.sleep(PAUSE).await;
+            }
+            shared => return shared.map(|()| disk),
         }
     }
 }

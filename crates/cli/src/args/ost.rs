@@ -69,7 +69,8 @@ pub struct OstFormatArgs {
     /// UUID of the file system, as `redbud mkfs` and `redbud status` print it
     #[arg(long, requires = "fs")]
     pub uuid: Option<Uuid>,
-    /// Put the journal on this device or file
+    /// Put the journal on this device or file: it has it to itself, or with --journal-size a slice
+    /// beside the journals of other targets of the file system
     #[arg(long, value_name = "DEVICE")]
     pub journal: Option<PathBuf>,
     /// Size of the internal journal [default: a 64th of the device, 16M to 128M]
@@ -87,7 +88,8 @@ pub struct OstFormatArgs {
     /// If DEVICE is a file: create it with this size if it is missing
     #[arg(long, value_parser = parse_size)]
     pub size: Option<u64>,
-    /// If the journal is a file: create it with this size if it is missing
+    /// Size of the journal's slice. A missing file is created with this size, and has this journal
+    /// alone: make a larger one before for several [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "journal")]
     pub journal_size: Option<u64>,
     /// Format devices that have a Redbud label or other content: their content is lost

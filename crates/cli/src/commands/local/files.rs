@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use channel::{Allowed, Entry, PublicKey, Role, Squash};
 
 use super::FS_NAME;
 use crate::address::DEFAULT_PORT;
+use crate::args::TargetJournal;
 use crate::config::{Cluster, ConfigError, OstConfig, TargetsView};
 use crate::exit::Failure;
 use crate::keys;
@@ -36,20 +37,34 @@ pub struct Contents {
 
 /// An object target, whose port is found anew at each start.
 pub struct Target {
-    /// Whether its journal is a file of its own.
-    pub external: bool,
+    /// The file with its journal, unless the journal is inside.
+    pub journal: Option<String>,
 }
 
+/// The file that has the journals of all targets, each in a slice.
+const SHARED_JOURNALS: &str = "ost-journals.img";
+
 impl Target {
-    /// The file with its objects, and that with its journal.
-    pub fn files(index: usize) -> (String, String) {
-        (format!("ost{index}.img"), format!("ost{index}-journal.img"))
+    /// The file with the objects of a target.
+    pub fn device(index: usize) -> String {
+        format!("ost{index}.img")
+    }
+
+    /// A new target, with its journal at this place.
+    pub fn new(index: usize, journal: TargetJournal) -> Target {
+        let journal = match journal {
+            TargetJournal::Internal => None,
+            TargetJournal::External => Some(format!("ost{index}-journal.img")),
+            TargetJournal::Shared => Some(SHARED_JOURNALS.to_owned()),
+        };
+        Target { journal }
     }
 }
 
 /// What a cluster's file names.
 pub fn contents(cluster: &Cluster, targets: &TargetsView) -> Contents {
-    let target = |ost: &OstConfig| Target { external: ost.journal.is_some() };
+    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let target = |ost: &OstConfig| Target { journal: ost.journal.as_ref().and_then(name) };
     Contents {
         metadata: cluster.metadata.size.unwrap_or_default(),
         data: cluster.data.iter().map(|(_, zone)| zone.size.unwrap_or_default()).collect(),
@@ -128,9 +143,8 @@ pub fn text(
         text += &format!("\n[targets]\nkey = \"{TARGETS_KEY}\"\n");
     }
     for (index, (target, port)) in contents.targets.iter().zip(osts).enumerate() {
-        let (device, journal) = Target::files(index);
-        text += &format!("\n[[ost]]\ndevice = \"{device}\"\n");
-        if target.external {
+        text += &format!("\n[[ost]]\ndevice = \"{}\"\n", Target::device(index));
+        if let Some(journal) = &target.journal {
             text += &format!("journal = \"{journal}\"\n");
         }
         text += &format!("address = \"127.0.0.1:{port}\"\n");

@@ -12,11 +12,12 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use channel::PublicKey;
+use types::limits::BLOCK_U64;
 
 use super::files::{self, Contents, KEYS, TARGETS_KEY, Target, io};
 use crate::args::{LocalArgs, TargetJournal};
 use crate::commands::{mkfs, ost};
-use crate::config::{Cluster, DEFAULT_CACHE, DEFAULT_LEASE};
+use crate::config::{Cluster, DEFAULT_CACHE, DEFAULT_LEASE, Zone};
 use crate::exit::Failure;
 use crate::target::LOCAL_CONFIG;
 
@@ -28,7 +29,7 @@ const DISKS: u16 = 2;
 const DISK_SIZE: u64 = 16 << 30;
 /// Bytes of the metadata disk by default.
 const METADATA_SIZE: u64 = 8 << 30;
-/// Bytes of a target's journal of its own.
+/// Bytes of a target's external journal.
 const JOURNAL_SIZE: u64 = 256 << 20;
 /// Names that DIR may have before the first start.
 const HARMLESS: [&str; 11] = [
@@ -105,11 +106,11 @@ fn described(
     (ports, key): (&[u16], PublicKey),
     args: &LocalArgs,
 ) -> Result<(Cluster, String), Failure> {
-    let external = args.journal.unwrap_or_default() == TargetJournal::External;
+    let journal = args.journal.unwrap_or_default();
     let contents = Contents {
         metadata: args.metadata_size.unwrap_or(METADATA_SIZE),
         data: vec![args.disk_size.unwrap_or(DISK_SIZE); usize::from(args.disks.unwrap_or(DISKS))],
-        targets: (0..args.osts.unwrap_or(0)).map(|_| Target { external }).collect(),
+        targets: targets(args.osts, journal),
     };
     let (ports, osts) = ports.split_at(ports.len() - contents.targets.len());
     let lease = args.lease.unwrap_or(DEFAULT_LEASE);
@@ -117,6 +118,10 @@ fn described(
     let text = files::text((ports, osts, key), lease, cache, &contents);
     let cluster = Cluster::parse(file, &text).map_err(|error| Failure::usage(error.text))?;
     Ok((cluster, text))
+}
+
+fn targets(count: Option<u16>, journal: TargetJournal) -> Vec<Target> {
+    (0..usize::from(count.unwrap_or(0))).map(|index| Target::new(index, journal)).collect()
 }
 
 fn is_image(name: &str) -> bool {
@@ -159,11 +164,19 @@ fn format(dir: &Path, making: &Path, args: &LocalArgs) -> Result<(), Failure> {
     );
     mkfs::format(&cluster, false, features)?;
     let bytes = args.disk_size.unwrap_or(DISK_SIZE);
-    for index in 0..usize::from(args.osts.unwrap_or(0)) {
-        let (device, journal) = Target::files(index);
-        let (device, journal) = (making.join(device), making.join(journal));
-        let external = args.journal.unwrap_or_default() == TargetJournal::External;
-        let journal = external.then_some((journal.as_path(), JOURNAL_SIZE));
+    let place = args.journal.unwrap_or_default();
+    let targets = targets(args.osts, place);
+    if let (TargetJournal::Shared, Some(journal)) =
+        (place, targets.first().and_then(|target| target.journal.as_ref()))
+    {
+        // The last block is that of the label's copy.
+        let size = Some(targets.len() as u64 * JOURNAL_SIZE + BLOCK_U64);
+        mkfs::create(&Zone { path: making.join(journal), size })?;
+    }
+    for (index, target) in targets.iter().enumerate() {
+        let device = making.join(Target::device(index));
+        let journal = target.journal.as_ref().map(|journal| making.join(journal));
+        let journal = journal.as_ref().map(|journal| (journal.as_path(), JOURNAL_SIZE));
         ost::make_files(&cluster, (&device, bytes), journal)?;
     }
     files::replace(&file, &text)

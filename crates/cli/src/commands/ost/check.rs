@@ -1,7 +1,5 @@
 //! `redbud ost check`: checks a target whose server is stopped.
 
-use std::path::PathBuf;
-
 use env::{DriverKind, Env};
 use ost::store::{ObjectStore, Options};
 use serde::Serialize;
@@ -9,7 +7,7 @@ use types::Duration;
 
 use super::DeviceSpec;
 use crate::args::OstCheckArgs;
-use crate::devices::{open_error, open_exclusive, with_path};
+use crate::devices::{open_error, open_exclusive, open_journal, with_path};
 use crate::exit::{Ended, Failure, fsck};
 use crate::output;
 
@@ -24,9 +22,23 @@ struct Report {
     fs_uuid: String,
     blocks: u64,
     free: u64,
+    /// None: it is inside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    journal: Option<JournalReport>,
     findings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scrub: Option<ScrubReport>,
+}
+
+/// The slice with the journal.
+#[derive(Serialize)]
+struct JournalReport {
+    journal: String,
+    device: String,
+    first_block: u64,
+    blocks: u64,
+    /// Journals of others on the device.
+    others: usize,
 }
 
 #[derive(Serialize)]
@@ -55,17 +67,16 @@ fn failed(text: String) -> Failure {
 }
 
 async fn check(env: &Env, spec: &DeviceSpec, args: &OstCheckArgs) -> Result<Report, Failure> {
-    let open = async |path: &PathBuf| {
-        let advice = "stop its server before";
-        let opened = open_exclusive(env, &path.display().to_string(), true).await;
-        opened.map_err(|error| failed(open_error(&error, advice)))
-    };
-    let disk = open(&spec.device).await?;
+    let busy = |error| failed(open_error(&error, "stop its server before"));
+    let path = spec.device.display().to_string();
+    let disk = open_exclusive(env, &path, true).await.map_err(busy)?;
     let journal = match &spec.journal {
-        Some(journal) => Some(open(journal).await?),
+        Some(journal) => {
+            let journal = journal.display().to_string();
+            Some(open_journal(env, &journal, &disk).await.map_err(busy)?)
+        }
         None => None,
     };
-    let path = spec.device.display().to_string();
     let options = Options { cache_bytes: CACHE, commit_interval: Duration::from_secs(1) };
     let opened = ObjectStore::open(env, &disk, journal.as_ref(), options).await;
     let store = opened.map_err(|error| failed(with_path(&path, &error)))?;
@@ -75,6 +86,13 @@ async fn check(env: &Env, spec: &DeviceSpec, args: &OstCheckArgs) -> Result<Repo
         false => None,
     };
     let (info, (fs, fs_name, _)) = (store.info(), store.identity());
+    let journal = store.journal().await.map(|place| JournalReport {
+        journal: place.uuid.to_string(),
+        device: place.device,
+        first_block: place.start,
+        blocks: place.blocks,
+        others: place.others,
+    });
     store.close().await.map_err(|error| failed(with_path(&path, &error)))?;
     Ok(Report {
         version: 1,
@@ -83,6 +101,7 @@ async fn check(env: &Env, spec: &DeviceSpec, args: &OstCheckArgs) -> Result<Repo
         fs_uuid: fs.to_string(),
         blocks: info.blocks,
         free: info.free,
+        journal,
         findings: findings.iter().map(ToString::to_string).collect(),
         scrub: scrub.map(|found| ScrubReport {
             objects: found.objects,
@@ -101,6 +120,13 @@ async fn check(env: &Env, spec: &DeviceSpec, args: &OstCheckArgs) -> Result<Repo
 
 fn describe(report: &Report) -> String {
     let mut text = format!("target {} of `{}`\n", report.target, report.fs_name);
+    if let Some(place) = &report.journal {
+        let end = place.first_block + place.blocks;
+        text += &format!(
+            "  journal {}: blocks {}..{end} of {}, which has {} of others\n",
+            place.journal, place.first_block, place.device, place.others
+        );
+    }
     for finding in &report.findings {
         text += &format!("  {finding}\n");
     }

@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use env::{Disk, DriverKind, Env};
+use label::Contents;
+use ost::store::shared;
 use serde::Serialize;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
@@ -11,12 +13,12 @@ use types::{Uuid, check_fs_name};
 use super::failed;
 use crate::args::{OstFormatArgs, Output};
 use crate::config::{Cluster, Zone};
-use crate::devices::open_exclusive;
+use crate::devices::{is_shared, open_exclusive, open_shared};
 use crate::exit::{Ended, Failure};
 use crate::{admin, output, target};
 
 use crate::commands::mkfs;
-use ost::store::{FormatOptions, ObjectStore};
+use ost::store::{FormatOptions, NewJournal, ObjectStore};
 
 /// The internal journal is this share of the device, within [`LOG_RANGE`].
 const LOG_SHARE: u64 = 64;
@@ -110,9 +112,10 @@ async fn make(
 ) -> Result<Formatted, Failure> {
     let disk = open(env, &args.device, args.force).await?;
     let journal = match &args.journal {
-        Some(path) => Some(open(env, path, args.force).await?),
+        Some(path) => Some(open_new_journal(env, path, args).await?),
         None => None,
     };
+    let place = journal.as_ref().map(|disk| NewJournal { disk, bytes: args.journal_size });
     let usual = (disk.size() / LOG_SHARE / BLOCK_U64 * BLOCK_U64).clamp(LOG_RANGE.0, LOG_RANGE.1);
     let target = env.random_uuid();
     let options = FormatOptions {
@@ -123,7 +126,7 @@ async fn make(
         checksums: args.checksums,
         force: args.force,
     };
-    let made = ObjectStore::format(env, &disk, journal.as_ref(), &options).await;
+    let made = ObjectStore::format(env, &disk, place, &options).await;
     made.map_err(|error| failed(error.to_string()))?;
     Ok(Formatted {
         version: 1,
@@ -142,6 +145,31 @@ async fn open(env: &Env, path: &Path, force: bool) -> Result<Disk, Failure> {
     let disk = open_exclusive(env, &path, true).await.map_err(|error| failed(error.to_string()))?;
     if !force {
         mkfs::refuse_used(&path, &disk).await?;
+    }
+    Ok(disk)
+}
+
+/// Opens the device of the new journal. Servers may use the slices of others on it.
+async fn open_new_journal(env: &Env, path: &Path, args: &OstFormatArgs) -> Result<Disk, Failure> {
+    let name = path.display().to_string();
+    if args.journal_size.is_none() {
+        if let Ok(disk) = env.open_disk(&name, env::DiskOptions::default()).await
+            && let Some(text) = shared::refuses_whole(&disk).await
+        {
+            return Err(failed(text));
+        }
+        return open(env, path, args.force).await;
+    }
+    let disk = match is_shared(env, &name).await {
+        true => open_shared(env, &name).await,
+        false => open_exclusive(env, &name, true).await,
+    };
+    let disk = disk.map_err(|error| failed(error.to_string()))?;
+    // Whether there is room beside journals, the store says.
+    let found = label::read(&disk).await;
+    let has_journals = found.is_ok_and(|found| found.label.contents() == Contents::Journal);
+    if !args.force && !has_journals {
+        mkfs::refuse_used(&name, &disk).await?;
     }
     Ok(disk)
 }

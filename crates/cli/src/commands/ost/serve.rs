@@ -20,7 +20,7 @@ use crate::args::OstServeArgs;
 use crate::commands::{mds, mkfs};
 use crate::config::{LEASE_RANGE, TargetsView};
 use crate::control::{Ask, Handler};
-use crate::devices::{open_exclusive, with_path};
+use crate::devices::{open_exclusive, open_journal, with_path};
 use crate::exit::{Ended, Failure};
 use crate::keys::{self, KeyOptions};
 use crate::registry::{self, Kind, Registered, Registration};
@@ -241,7 +241,7 @@ async fn start(
     let journal = match &served.journal {
         Some(journal) => {
             let journal = journal.display().to_string();
-            Some(open_exclusive(env, &journal, true).await.map_err(at)?)
+            Some(open_journal(env, &journal, &disk).await.map_err(at)?)
         }
         None => None,
     };

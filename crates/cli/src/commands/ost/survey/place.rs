@@ -18,7 +18,7 @@ use super::{PlaceReport, TargetReport};
 use crate::address::{OST_PORT, check_address_or};
 use crate::args::{OstSurveyArgs, SurveyMode};
 use crate::commands::mkfs;
-use crate::devices::{open_error, open_exclusive, with_path};
+use crate::devices::{open_error, open_exclusive, open_journal, with_path};
 use crate::exit::Failure;
 use crate::log;
 
@@ -138,7 +138,10 @@ async fn open_device(env: &Env, path: String, force: bool) -> Result<Opened, Fai
 async fn open_store(env: &Env, spec: &DeviceSpec) -> Result<Opened, Failure> {
     let disk = open(env, &spec.device).await?;
     let journal = match &spec.journal {
-        Some(journal) => Some(open(env, journal).await?),
+        Some(journal) => {
+            let opened = open_journal(env, &journal.display().to_string(), &disk).await;
+            Some(opened.map_err(busy)?)
+        }
         None => None,
     };
     let device = spec.device.display().to_string();
@@ -150,7 +153,11 @@ async fn open_store(env: &Env, spec: &DeviceSpec) -> Result<Opened, Failure> {
 
 async fn open(env: &Env, path: &Path) -> Result<Disk, Failure> {
     let opened = open_exclusive(env, &path.display().to_string(), true).await;
-    opened.map_err(|error| failed(open_error(&error, "stop what uses it before")))
+    opened.map_err(busy)
+}
+
+fn busy(error: std::io::Error) -> Failure {
+    failed(open_error(&error, "stop what uses it before"))
 }
 
 impl Running {
