@@ -148,3 +148,44 @@ fn files_lie_at_targets_over_kills_and_restarts() {
         success(&mut check);
     }
 }
+
+/// `--journal shared`: the journals of all targets are slices of one file, also after a restart,
+/// which writes the cluster's file anew.
+#[test]
+fn targets_with_one_journal_file_keep_files_over_kills_and_restarts() {
+    let scratch = Scratch::new();
+    local(
+        &scratch,
+        &["--osts", "3", "--journal", "shared"],
+        r#"
+        redbud set-layout . --policy objects --width 3 --part 1M
+        head -c 20000000 /dev/urandom > $dir/wanted
+        for round in 1 2; do
+            ( for n in $(seq 4); do cp $dir/wanted f$n; done ) &
+            writers=$!
+            sleep 0.1
+            kill -KILL $(targets)
+            wait $writers
+        done
+        for n in $(seq 4); do sync f$n; cmp $dir/wanted f$n; done
+        kill -KILL $(targets)
+        "#,
+    );
+    let said = local(
+        &scratch,
+        &[],
+        r#"
+        echo 3 > /proc/sys/vm/drop_caches
+        for n in $(seq 4); do cmp $dir/wanted f$n; done
+        grep -c '^journal = "ost-journals.img"$' $dir/cluster.toml
+        "#,
+    );
+    assert_eq!(said, "3\n");
+    for index in 0..3 {
+        let spec = format!("ost{index}.img,journal=ost-journals.img");
+        let mut check = redbud();
+        check.args(["ost", "check", "--scrub", &spec]).current_dir(scratch.path().join("cluster"));
+        let text = success(&mut check);
+        assert!(text.contains("of ost-journals.img, which has 2 of others"), "{text}");
+    }
+}
