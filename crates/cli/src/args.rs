@@ -29,8 +29,8 @@ pub use key::{
 pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs};
 pub use migrate::{MigrateArgs, PoolName};
 pub use ost::{
-    OstArgs, OstCheckArgs, OstCommand, OstFormatArgs, OstKeyArgs, OstServeArgs, OstStatusArgs,
-    OstSurveyArgs, SurveyMode, SurveyPass,
+    OstArgs, OstCheckArgs, OstCommand, OstFormatArgs, OstJournalsArgs, OstKeyArgs, OstServeArgs,
+    OstStatusArgs, OstSurveyArgs, SurveyMode, SurveyPass,
 };
 pub use pag::{
     PagAddArgs, PagArgs, PagCommand, PagDrainArgs, PagFilesArgs, PagListArgs, RebalanceArgs,

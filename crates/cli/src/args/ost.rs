@@ -48,6 +48,8 @@ pub enum OstCommand {
     Status(OstStatusArgs),
     /// Check a target whose server is stopped
     Check(OstCheckArgs),
+    /// Show the journals on a device that targets share, or give one back
+    Journals(OstJournalsArgs),
     /// Make the key that the metadata server and the targets share
     Key(OstKeyArgs),
     /// Measure a running target, several, or what lies below one
@@ -189,6 +191,23 @@ pub struct OstCheckArgs {
     /// Also read all content
     #[arg(long)]
     pub scrub: bool,
+    /// How to print it
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `ost journals`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A target that is formatted anew with --force gives its former journal back by itself. Release
+that of a target whose device is lost.")]
+pub struct OstJournalsArgs {
+    /// The device, or a file
+    pub device: PathBuf,
+    /// Give back the slice with the journal of this target: what only the journal has is lost,
+    /// and the target cannot be opened any more
+    #[arg(long, value_name = "UUID")]
+    pub release: Option<Uuid>,
     /// How to print it
     #[command(flatten)]
     pub output: Output,

@@ -2,6 +2,7 @@
 
 mod check;
 mod format;
+mod journals;
 mod serve;
 mod status;
 mod survey;
@@ -22,6 +23,7 @@ pub fn run(args: &OstArgs) -> Ended {
         OstCommand::Serve(args) => serve::run(args),
         OstCommand::Status(args) => status::run(args),
         OstCommand::Check(args) => check::run(args),
+        OstCommand::Journals(args) => journals::run(args),
         OstCommand::Key(args) => key(args),
         OstCommand::Survey(args) => survey::run(args),
     }

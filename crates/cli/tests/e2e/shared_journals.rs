@@ -168,6 +168,25 @@ fn shared_journal_device_excludes_whom_it_must() {
     let text = describe(&other);
     assert!(text.contains("of the file system `test`"), "{text}");
 
+    // The slice of a target that is lost can be given back, that of a running one cannot.
+    let journals = |arguments: &[&str]| {
+        let mut command = redbud();
+        command.current_dir(dir).args(["ost", "journals", "journals.img"]).args(arguments);
+        command
+    };
+    let listed: Value = serde_json::from_str(&success(&mut journals(&["--json"]))).unwrap();
+    let in_use = |index: usize| listed["journals"][index]["in_use"].as_bool().unwrap();
+    assert_eq!([in_use(0), in_use(1), in_use(2)], [true, false, false], "{listed}");
+    assert_eq!(listed["free_bytes"], 0, "{listed}");
+    let owner = |index: usize| listed["journals"][index]["owner"].as_str().unwrap();
+    refused(journals(&["--release", owner(0)]), "a server uses the journal");
+    refused(journals(&["--release", UUID]), "it has no journal of");
+    let text = success(&mut journals(&["--release", owner(2)]));
+    assert!(text.contains("2 journals of `test`") && text.contains("another one: 8"), "{text}");
+    refused(ost(&["check", "c.img,journal=journals.img"]), "journals.img");
+    let third = format(dir, "c.img", &["--journal-size", "8M", "--force"]);
+    assert!(third.status.success(), "{}", describe(&third));
+
     let second = serve(dir, &["b.img", "c.img"], free_port(), "b.log");
     for server in [first, second] {
         server.signal(Signal::TERM);

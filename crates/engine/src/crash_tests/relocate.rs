@@ -2,6 +2,7 @@
 
 use env::Disk;
 use env::sim::{CrashOptions, SimDisk, SimRng, SimWorld, crash_images};
+use label::{Label, Slice, SliceKind};
 use types::Uuid;
 use types::limits::BLOCK;
 
@@ -212,4 +213,54 @@ fn move_refuses_a_target_that_is_in_use_and_changes_nothing() {
     for copy in COPIES {
         assert!(JournalHeader::decode(&bed.disks[2].peek(copy.0 * 4096, BLOCK)).is_ok());
     }
+}
+
+/// A device with the journal of `bed` and a slice of another owner behind it.
+fn shared_with_another(log: &SimDisk) -> SimDisk {
+    let old = Label::decode(&log.peek(0, BLOCK)).unwrap();
+    let shared = SimDisk::new(2 * LOG_SIZE);
+    shared.poke(0, &log.peek(0, (LOG_SIZE - BLOCK as u64) as usize));
+    let kind = SliceKind::Journal { shard: 0, metadata: Uuid([7; 16]) };
+    let (start, uuid) = (LOG_SIZE / BLOCK as u64, Uuid([8; 16]));
+    let slices = vec![old.slices[0], Slice { kind, start, blocks: 10, uuid }];
+    label::put(&shared, &Label { blocks: 2 * start, slices, ..old });
+    shared.make_all_stable();
+    shared
+}
+
+#[test]
+fn log_that_leaves_a_shared_device_gives_its_slice_back_and_touches_no_other() {
+    let seed = 9;
+    let (mut bed, models) = store_at(Some("log"), seed);
+    let shared = shared_with_another(&bed.disks[1]);
+    bed.disks[1] = shared.clone();
+    assert_eq!(bed.place(seed, &models, "shared"), Some("log"));
+    let other = |disk: &SimDisk| disk.peek(LOG_SIZE, 10 * BLOCK);
+    shared.poke(LOG_SIZE, &[0xa5; 10 * BLOCK]);
+    let before = other(&shared);
+    bed.disks.iter().for_each(SimDisk::record);
+    bed.move_log(seed, Some("log"), None);
+    let recordings = bed.disks.each_ref().map(|disk| disk.recording().unwrap());
+    for point in crash_images(recordings.into(), CrashOptions { seed, subsets: 1 }) {
+        let bed = Bed { disks: point.disks.try_into().ok().unwrap() };
+        let place = bed.place(seed, &models, &point.description);
+        assert!(place.is_none() || place == Some("log"), "{}", point.description);
+        bed.move_log(seed, Some("log"), None);
+        let label = bed.world(1).run(|env| async move {
+            let log = env.open_disk("log", WRITE).await.unwrap();
+            label::read(&log).await.unwrap().label
+        });
+        assert_eq!(label.slices.iter().map(|slice| slice.uuid.0[0]).collect::<Vec<_>>(), [8]);
+        assert_eq!(other(&bed.disks[1]), before, "{}", point.description);
+    }
+    // Nor does it come back over the other one, even with force: its own old header is retired.
+    for force in [false, true] {
+        let refused = bed.world(1).run(|env| async move {
+            let (disks, to) = (at(&env, None).await, at(&env, Some("log")).await.log);
+            move_log(&env, &disks, to.as_ref(), force).await.unwrap_err().to_string()
+        });
+        assert!(refused.contains("journals of the file system"), "{refused}");
+    }
+    assert_eq!(other(&bed.disks[1]), before);
+    assert_eq!(bed.place(seed, &models, "internal"), None);
 }

@@ -193,17 +193,11 @@ fn room_in(label: &Label, fs: Uuid, blocks: u64, replaced: Option<Uuid>) -> Resu
         let most = ::label::SLICES_MAX;
         return Err(format!("it has {most} journals, as many as a device can have: name another"));
     }
-    let (mut from, mut largest) = (0, 0);
-    // The label's second copy ends the last gap.
-    let ends = kept.iter().map(|slice| (slice.start, slice.end()));
-    for (start, end) in ends.chain([(label.blocks.saturating_sub(1), label.blocks)]) {
-        let gap = start.saturating_sub(from);
-        if gap >= blocks {
-            return Ok(from);
-        }
-        largest = largest.max(gap);
-        from = end;
+    let fits = gaps(label.blocks, &kept).into_iter().find(|&(_, gap)| gap >= blocks);
+    if let Some((start, _)) = fits {
+        return Ok(start);
     }
+    let largest = gaps(label.blocks, &kept).into_iter().map(|(_, gap)| gap).max().unwrap_or(0);
     Err(format!(
         "it has {} journals, and at most {} bytes free together: that is too few for one of {}; make \
          the journal smaller, or name another device",
@@ -213,17 +207,38 @@ fn room_in(label: &Label, fs: Uuid, blocks: u64, replaced: Option<Uuid>) -> Resu
     ))
 }
 
-/// Why a journal must not take the whole device: it may have those of others. `None`: it may.
-pub async fn refuses_whole(disk: &Disk) -> Option<String> {
+/// The gaps between the slices `kept` of a device of `blocks` blocks: the first block of each, and
+/// how many it has. The label's second copy ends the last one.
+fn gaps(blocks: u64, kept: &[&Slice]) -> Vec<(u64, u64)> {
+    let ends = kept.iter().map(|slice| (slice.start, slice.end()));
+    let mut from = 0;
+    ends.chain([(blocks.saturating_sub(1), blocks)])
+        .map(|(start, end)| {
+            let gap = (from, start.saturating_sub(from));
+            from = end;
+            gap
+        })
+        .collect()
+}
+
+/// Blocks of the largest gap between the slices of a label.
+pub fn largest_gap(label: &Label) -> u64 {
+    let all: Vec<&Slice> = label.slices.iter().collect();
+    gaps(label.blocks, &all).into_iter().map(|(_, gap)| gap).max().unwrap_or(0)
+}
+
+/// Why nobody takes the whole device, even with force: it has a slice with the journal of another
+/// than `own`, or room for one. `remedy` says what else to do. `None`: it may be taken.
+pub async fn refuses_whole(disk: &Disk, own: Option<Uuid>, remedy: &str) -> Option<String> {
     let label = ::label::read(disk).await.ok()?.label;
-    label.is_shared().then(|| {
+    let is_own = |slice: &Slice| own.is_some_and(|own| is_of(slice, own));
+    (label.is_shared() && !label.slices.iter().all(is_own)).then(|| {
         format!(
-            "{}: it has {} journals of the file system `{}`, each in a slice: give a size, \
-             --journal-size, to take a slice beside them; to use it for something else, overwrite \
-             its first and its last block with zeros",
+            "{}: journals of the file system `{}` share it, {} in slices of their own: {remedy}; to \
+             use it for something else, overwrite its first and its last block with zeros",
             disk.path(),
-            label.slices.len(),
-            label.fs_name
+            label.fs_name,
+            label.slices.len()
         )
     })
 }

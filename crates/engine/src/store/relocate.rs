@@ -30,6 +30,7 @@ use crate::device::copies::{find_superblock, refused, write_copies};
 use crate::device::label;
 use crate::device::log::{Disks, LogDevice, make_journal, read_headers, retire};
 use crate::device::pairing::newest;
+use crate::device::shared;
 use crate::error::StoreError;
 use crate::format::journal::JournalHeader;
 use crate::format::superblock::Superblock;
@@ -121,6 +122,11 @@ async fn check_target(
     if device.disk.path() == home.disk.path() {
         return Err(refused(device, "is the metadata device; name another device for the journal"));
     }
+    let remedy = "name another device";
+    let own = Some(superblock.metadata);
+    if let Some(text) = shared::refuses_whole(&device.disk, own, remedy).await {
+        return Err(StoreError::Refused(text.into()));
+    }
     plan_journal(device, &mut superblock.clone())?;
     if force { Ok(()) } else { check_journal_unused(device, Some(superblock.metadata)).await }
 }
@@ -139,9 +145,10 @@ async fn settle(env: &Env, disks: Disks) -> Result<Superblock, StoreError> {
 async fn retire_old(whole: &Device, superblock: &Superblock) -> Result<(), StoreError> {
     let Some((device, header)) = header_on(whole, superblock).await else { return Ok(()) };
     let named = superblock.journal.is_some_and(|journal| journal.uuid == header.journal);
-    if header.metadata != superblock.metadata || named || header.retired {
+    if header.metadata != superblock.metadata || named {
         return Ok(());
     }
+    // A retired one may still have its slice: a crash came between the two.
     retire(&device, &header).await
 }
 

@@ -56,7 +56,7 @@ impl NewJournal<'_> {
     ) -> Result<Device, StoreError> {
         let whole = Device::whole(env, self.disk);
         match self.bytes {
-            None => match shared::refuses_whole(self.disk).await {
+            None => match refuses_whole(self.disk).await {
                 Some(text) => Err(StoreError::Refused(text.into())),
                 None => Ok(whole),
             },
@@ -102,6 +102,24 @@ async fn choose(
         shared::release(whole, old).await?;
     }
     Ok(chosen)
+}
+
+/// Why a target must not have the whole device for its journal, even with force. `None`: it may.
+pub async fn refuses_whole(disk: &Disk) -> Option<String> {
+    let remedy = "give a size, --journal-size, to take a slice beside them";
+    shared::refuses_whole(disk, None, remedy).await
+}
+
+/// Gives back the slice with the journal of `target` on a shared device. What only the journal has
+/// is lost, and the target cannot be opened any more. Returns whether there was one.
+///
+/// # Errors
+/// `Refused` if a server uses it; `Io`.
+pub async fn release_journal(env: &Env, disk: &Disk, target: Uuid) -> Result<bool, StoreError> {
+    shared::lock_label(env, disk).await?;
+    let released = shared::release(&Device::whole(env, disk), target).await;
+    shared::unlock_label(disk).await?;
+    released
 }
 
 /// The UUID of the target on a device, if there is one.

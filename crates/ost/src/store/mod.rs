@@ -50,7 +50,7 @@ mod tests;
 
 pub use engine::device::shared;
 use flight::Flight;
-pub use journal::{JournalPlace, NewJournal, target_on};
+pub use journal::{JournalPlace, NewJournal, refuses_whole, release_journal, target_on};
 use promises::{Promises, Supply};
 use space::Space;
 

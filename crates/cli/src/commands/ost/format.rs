@@ -4,7 +4,6 @@ use std::path::Path;
 
 use env::{Disk, DriverKind, Env};
 use label::Contents;
-use ost::store::shared;
 use serde::Serialize;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
@@ -18,7 +17,7 @@ use crate::exit::{Ended, Failure};
 use crate::{admin, output, target};
 
 use crate::commands::mkfs;
-use ost::store::{FormatOptions, NewJournal, ObjectStore};
+use ost::store::{FormatOptions, NewJournal, ObjectStore, refuses_whole};
 
 /// The internal journal is this share of the device, within [`LOG_RANGE`].
 const LOG_SHARE: u64 = 64;
@@ -154,7 +153,7 @@ async fn open_new_journal(env: &Env, path: &Path, args: &OstFormatArgs) -> Resul
     let name = path.display().to_string();
     if args.journal_size.is_none() {
         if let Ok(disk) = env.open_disk(&name, env::DiskOptions::default()).await
-            && let Some(text) = shared::refuses_whole(&disk).await
+            && let Some(text) = refuses_whole(&disk).await
         {
             return Err(failed(text));
         }
