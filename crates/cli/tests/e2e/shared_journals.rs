@@ -131,7 +131,7 @@ fn killed_targets_with_one_journal_device_recover_and_are_clean() {
 /// A server keeps others from its target and its slice, and from the whole device; not from another
 /// slice.
 #[test]
-fn shared_journal_device_excludes_whom_it_must() {
+fn shared_journal_device_excludes_all_but_users_of_other_slices() {
     let scratch = formatted();
     let dir = scratch.path();
     let first = serve(dir, &["a.img"], free_port(), "a.log");

@@ -120,9 +120,9 @@ pub async fn mend_label(disk: &Disk) -> Result<(), StoreError> {
     unlock_label(disk).await.and(written.map_err(failed))
 }
 
-/// A place for a journal of `bytes` bytes of the file system `fs` on a device: behind or between the
-/// slices that its label names, or at the front if it has no label. A slice of `replaced` counts as
-/// free. The caller has locked the label.
+/// A place for a journal of `bytes` bytes of the file system `fs` on a device: behind or between
+/// the slices that its label names, or at the front if it has no label. A slice of `replaced`
+/// counts as free. The caller has locked the label.
 ///
 /// # Errors
 /// `Refused` if the device holds anything but journals of this file system, or lacks room. With

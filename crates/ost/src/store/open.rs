@@ -53,8 +53,8 @@ impl ObjectStore {
     /// Makes a target on `disk`, with its journal on `journal` if that is given.
     ///
     /// # Errors
-    /// `Refused` if a device carries a Redbud label (without force) or is too small, or if `journal`
-    /// has no room beside the journals of others; `Io`.
+    /// `Refused` if a device carries a Redbud label (without force) or is too small, or if
+    /// `journal` has no room beside other journals; `Io`.
     pub async fn format(
         env: &Env,
         disk: &Disk,
@@ -114,7 +114,7 @@ impl ObjectStore {
         };
         let engine = Store::open_unlabelled(devices, opening, condition).await?;
         if let Some(journal) = journal {
-            // Whoever added a slice may have been interrupted.
+            // A format that added a slice may have been interrupted.
             shared::mend_label(journal).await?;
         }
         let shape = engine.run(Cost::READ, |txn| txn.setting(SHAPE)).await?.0;
