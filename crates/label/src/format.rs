@@ -42,8 +42,8 @@
 //! A slice is addressed in blocks from its own start. Its user leaves block 0 of the slice alone:
 //! in the slice at the front of a device that block is the label. The last block of the device
 //! belongs to no slice; it is the second copy. The journals of several owners of one file system
-//! may share a device. A journal alone that ends before the last block leaves room for others. Builds
-//! before this format wrote one block with the magic `"REDBUDLB"`: no release reads it.
+//! may share a device. A journal alone that ends before the last block leaves room for others.
+//! Builds before this format wrote one block with the magic `"REDBUDLB"`: no release reads it.
 
 use std::fmt;
 
