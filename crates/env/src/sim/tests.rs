@@ -780,7 +780,7 @@ fn disk_observer_sees_writes_submitted_completed_and_stable() {
     };
     world.run(|_| {
         let env = world.node("a");
-        let (world, seen, disk) = (world.clone(), seen.clone(), disk.clone());
+        let (seen, disk) = (seen.clone(), disk.clone());
         async move {
             let done = env.clone().spawn_join(async move {
                 let file = env.open_disk("disk", WRITE).await.unwrap();
@@ -792,7 +792,6 @@ fn disk_observer_sees_writes_submitted_completed_and_stable() {
                 file.write(0, block(&env, 6)).await.0.unwrap();
             });
             done.await;
-            drop(world);
             let want =
                 ["1 by a at 8192: 4096 of 5", "1 is there", "[1] are stable", "Flush by a failed"];
             assert_eq!(*seen.borrow(), want);
