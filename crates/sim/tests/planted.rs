@@ -85,7 +85,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::PartWaits, 4, Invariant::Fair),
     (Bug::FenceBelieved, 190, Invariant::Epoch),
     (Bug::TermIgnored, 15, Invariant::Epoch),
-    (Bug::ContentNotAwaited, 2, Invariant::Target),
+    (Bug::ContentNotAwaited, 14, Invariant::Target),
     (Bug::TargetReplaySkipped, 2, Invariant::Linearizable),
     (Bug::ObjectsKept, 1, Invariant::Target),
 ];
