@@ -284,8 +284,11 @@ impl Cluster {
             );
             return Err(reader.at(raw.name.span(), text));
         }
-        if raw.data.is_empty() {
-            return Err(reader.anywhere("no data zone: add a table [[data]] with a key `path`"));
+        if raw.data.is_empty() && raw.targets.key.is_none() {
+            return Err(reader.anywhere(
+                "no data zone: add a table [[data]] with a key `path`, or a table [targets] with the \
+                 `key` of object targets",
+            ));
         }
         if raw.data.len() > PAGS_MAX {
             return Err(reader.anywhere(format!("more than {PAGS_MAX} data zones")));

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::harness::{Cluster, Spec, eventually, success};
+use crate::harness::{Cluster, Scratch, Spec, eventually, success};
 
 /// The first three bytes of all addresses, in the range that is kept for tests of networks.
 fn network() -> String {
@@ -105,4 +105,29 @@ fn host_that_is_cut_off_does_not_stop_the_other() {
     append(&a, "back");
     assert!(fs::read_to_string(b.join("log")).unwrap().ends_with("alone\nback\n"));
     cluster.finish();
+}
+
+/// The part of `docs/cluster.md` that a newcomer can type.
+#[test]
+fn cluster_of_the_documents_starts_in_namespaces() {
+    let scratch = Scratch::new();
+    let text = include_str!("../../../../docs/cluster.md");
+    let (_, text) = text.split_once("## 8. ").expect("the section is there");
+    let (_, text) = text.split_once("in the path:").expect("it says what is needed");
+    let (begin, end) = text.split_once("To end it:").expect("it says how it ends");
+    let code = |text: &str| -> String {
+        text.lines()
+            .filter_map(|line| line.strip_prefix("    "))
+            .flat_map(|line| [line, "\n"])
+            .collect()
+    };
+    let binaries = Path::new(env!("CARGO_BIN_EXE_redbud")).parent().unwrap();
+    let script = format!(
+        "set -eu\nPATH={}:$PATH\nend() {{ set +e\n{}}}\ntrap end EXIT\n{}cmp /bin/sh mnt/sh\n",
+        binaries.display(),
+        code(end),
+        code(begin),
+    );
+    let said = success(Command::new("bash").args(["-c", &script]).current_dir(scratch.path()));
+    assert!(said.contains("10.77.0.2:10823") && said.contains("no problem is known"), "{said}");
 }

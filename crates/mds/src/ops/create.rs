@@ -2,7 +2,7 @@
 
 use mfs::{NewInode, ObjectRecord, Stop, Txn};
 use proto::mds::{NewNode, OpReply};
-use proto::placement::{ATTRIBUTE, Layout, Policy};
+use proto::placement::{ATTRIBUTE, Layout, Policy, UNIT};
 use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Name, Rights};
 
@@ -124,16 +124,20 @@ fn object_of(
             targets: layout.targets,
         }));
     }
-    let Some(text) = &inherited.layout else { return Ok(None) };
-    // A layout that cannot be read is none: it could not be set.
-    let Ok(Layout { policy: Policy::Objects { part, width }, zones }) =
-        Layout::from_attribute(text)
-    else {
-        return Ok(None);
-    };
     let space = &cx.server.space;
-    let chosen = cx.server.targets.choose(|id| space.takes_files(id, &zones), part, width);
+    let layout = match &inherited.layout {
+        // A layout that cannot be read is none: it could not be set.
+        Some(text) => Layout::from_attribute(text).unwrap_or_default(),
+        None if space.has_only_targets() => {
+            Layout { policy: Policy::Objects { part: UNIT, width: 1 }, ..Layout::default() }
+        }
+        None => return Ok(None),
+    };
+    let Policy::Objects { part, width } = layout.policy else { return Ok(None) };
+    let may = |id| space.takes_files(id, &layout.zones);
+    let chosen = cx.server.targets.choose(may, part, width);
     if chosen.is_none() {
+        let text = inherited.layout.as_deref().unwrap_or(b"policy=objects");
         cx.server.targets.complain(&String::from_utf8_lossy(text));
         return Err(Fault::NoSpace.into());
     }

@@ -162,6 +162,12 @@ impl Space {
         self.targets.ids()
     }
 
+    /// Are all zones targets? Then files lie there without a layout that says so.
+    pub fn has_only_targets(&self) -> bool {
+        let targets = self.targets.ids().len();
+        targets > 0 && self.zones.borrow().len() == targets
+    }
+
     /// May new files of a layout with these zones lie on this target?
     pub fn takes_files(&self, id: PagId, zones: &[PagId]) -> bool {
         let states = self.states.borrow();
