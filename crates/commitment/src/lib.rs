@@ -119,6 +119,18 @@ pub enum Record {
     Ended,
 }
 
+/// Who waits for a record.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Wait {
+    /// Nobody: it becomes durable with whatever follows it.
+    Lazy,
+    /// The machine ([`Site::logged`]), but neither a client nor a lock: the record may travel with
+    /// the next write of the log. It counts as forced.
+    Patient,
+    /// The machine, and with it a client or a lock: write it now.
+    Now,
+}
+
 /// What a driver does for its [`Site`], in this order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
@@ -134,8 +146,8 @@ pub enum Action {
         record: Record,
         /// The shard's entry afterwards.
         keeps: Option<Entry>,
-        /// Tell the machine once it is durable ([`Site::logged`]).
-        forced: bool,
+        /// Who waits for it.
+        wait: Wait,
     },
     /// A worker's part: take the locks and plan the updates, then [`Site::planned`].
     Plan(TxnId),

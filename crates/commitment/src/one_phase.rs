@@ -115,7 +115,7 @@ impl Coordinator {
 
     fn commit(&mut self, turn: &mut Turn<'_>) {
         self.phase = Phase::Committing;
-        turn.force(Record::Committed, None);
+        turn.force_patiently(Record::Committed);
         turn.unlock();
         turn.reply(Outcome::Committed);
     }

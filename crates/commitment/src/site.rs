@@ -6,7 +6,7 @@ use types::{Epoch, ShardId};
 
 use crate::cost::Ledger;
 use crate::message::{Entry, Envelope, Kept, Message, Part, TxnId};
-use crate::{Action, Aside, Counts, Outcome, Path, Protocol, Record, one_phase, two_phase};
+use crate::{Action, Aside, Counts, Outcome, Path, Protocol, Record, Wait, one_phase, two_phase};
 
 /// What protects a transaction. All are there, but in a model that shows that each is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -183,26 +183,35 @@ impl Turn<'_> {
 
     /// Writes a record that the machine waits for.
     pub(crate) fn force(&mut self, record: Record, keeps: Option<(Part, Kept)>) {
+        self.force_as(record, keeps, Wait::Now);
+    }
+
+    /// The same, and neither a client nor a lock waits.
+    pub(crate) fn force_patiently(&mut self, record: Record) {
+        self.force_as(record, None, Wait::Patient);
+    }
+
+    fn force_as(&mut self, record: Record, keeps: Option<(Part, Kept)>, wait: Wait) {
         self.counts.forced += 1;
         let waits = self.guards.waits_for(record);
         match waits {
             true => self.writing.push((record, Aside(*self.path))),
             false => self.at_once.push(record),
         }
-        self.write(record, keeps, waits);
+        self.write(record, keeps, if waits { wait } else { Wait::Lazy });
     }
 
     /// Writes a record that nobody waits for.
     pub(crate) fn write_lazily(&mut self, record: Record) {
         self.counts.lazy += 1;
         *self.path = self.path.and_lazy();
-        self.write(record, None, false);
+        self.write(record, None, Wait::Lazy);
     }
 
-    fn write(&mut self, record: Record, keeps: Option<(Part, Kept)>, forced: bool) {
+    fn write(&mut self, record: Record, keeps: Option<(Part, Kept)>, wait: Wait) {
         let protocol = self.protocol;
         let keeps = keeps.map(|(part, kept)| Entry { protocol, part, kept });
-        self.actions.push(Action::Write { id: self.id, record, keeps, forced });
+        self.actions.push(Action::Write { id: self.id, record, keeps, wait });
     }
 
     pub(crate) fn plan(&mut self) {

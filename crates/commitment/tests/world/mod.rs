@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use commitment::{
     Action, Counts, Entry, Envelope, Guards, Kept, Outcome, Part, Protocol, Record, Site, TxnId,
+    Wait,
 };
 use types::{Epoch, ShardId};
 
@@ -250,7 +251,8 @@ impl World {
                 Action::Send(envelope) => {
                     self.network.insert(envelope);
                 }
-                Action::Write { id, record, keeps, forced } => {
+                Action::Write { id, record, keeps, wait } => {
+                    let forced = wait != Wait::Lazy;
                     host.tail.push(Written { id, record, keeps, forced });
                 }
                 Action::Plan(id) => {
