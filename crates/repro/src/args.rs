@@ -36,6 +36,8 @@ disk. F4, F5 and F9 compare the embedded directories with the traditional layout
   F13 commits in a request, by the number of requests that the server works on at once
   F14 writes of objects by threads, with journals inside and outside, and asynchronous commits
   F15 a program that computes and writes checkpoints to objects, by commits; sizes of requests
+  F16 records and messages of an operation of two metadata servers, by protocol; modelled logs
+  F17 such operations of one directory in a second, by protocol and by what a log is
 
 Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them."
 )]
@@ -198,6 +200,12 @@ pub enum Figure {
     /// Checkpoints by commits, and sizes of requests (001 Fig. 9 to 11)
     #[value(name = "F15")]
     F15,
+    /// Costs of atomic commitment (003 Table I)
+    #[value(name = "F16")]
+    F16,
+    /// Distributed operations in a second (003 Fig. 6)
+    #[value(name = "F17")]
+    F17,
 }
 
 /// Arguments of `repro metarates`.

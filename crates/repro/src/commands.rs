@@ -11,7 +11,7 @@ use env::sim::Price;
 use repro::alone::check_dir;
 use repro::figures::{
     F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F7, F7Delegation, F7Size, F8, F9, F10,
-    F10Size, F11, F11Size, F12, F12Size, F13, F13Size, F14, F14Size, F15, F15Size,
+    F10Size, F11, F11Size, F12, F12Size, F13, F13Size, F14, F14Size, F15, F15Size, F16, F17,
 };
 use repro::layouts::{Ground, Settings};
 use repro::streams::Files;
@@ -29,6 +29,8 @@ const F1_BYTES: u64 = 256 << 20;
 const F2_BYTES: u64 = 64 << 20;
 /// Metadata of a file, at most: what the metadata disk is sized by.
 const METADATA_EACH: u64 = 2 << 10;
+/// Operations of F16.
+const OPERATIONS: u64 = 10_000;
 
 /// Measures, or plays a part in it.
 pub fn run(cli: &Cli) -> Res<()> {
@@ -129,6 +131,8 @@ fn figures(args: &FigureArgs) -> Res<()> {
             Figure::F13 => f13(args)?,
             Figure::F14 => f14(args)?,
             Figure::F15 => f15(args)?,
+            Figure::F16 => f16(args)?,
+            Figure::F17 => f17(args)?,
         }
     }
     Ok(())
@@ -207,6 +211,18 @@ fn f7(args: &FigureArgs) -> Res<()> {
 fn f8(args: &FigureArgs) -> Res<()> {
     let figure = F8::measure(&mut progress);
     draw(args, "F8", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f16(args: &FigureArgs) -> Res<()> {
+    let figure = F16::measure(OPERATIONS);
+    draw(args, "F16", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f17(args: &FigureArgs) -> Res<()> {
+    let figure = F17::measure(&mut progress);
+    draw(args, "F17", &figure.svg()?, &figure.to_json())?;
     print(&figure.text())
 }
 

@@ -14,6 +14,7 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod aging;
+pub mod agreement;
 pub mod alone;
 pub mod burst;
 pub mod cluster;

@@ -12,6 +12,8 @@ mod f12;
 mod f13;
 mod f14;
 mod f15;
+mod f16;
+mod f17;
 mod f2;
 mod f3;
 mod f4;
@@ -34,6 +36,8 @@ pub use f12::{F12, Size as F12Size};
 pub use f13::{F13, Size as F13Size};
 pub use f14::{F14, Size as F14Size};
 pub use f15::{F15, Size as F15Size};
+pub use f16::F16;
+pub use f17::F17;
 
 use crate::layouts::Contender;
 
