@@ -20,6 +20,7 @@ mod tree;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use commitment::Part;
 use env::sim::{SimDisk, SimWorld};
 use env::{DiskOptions, Env};
 use label::SliceKind;
@@ -65,6 +66,7 @@ const GOLDENS: &[Golden] = &[
     with("v1-layout-blocks", Feature::LAYOUT_BLOCKS),
     with("v1-object-files", Feature::OBJECT_FILES),
     Golden { name: "v1-shard-200", features: Features::NONE, shard: ShardId(200) },
+    Golden { name: "v1-shards", features: Features::NONE.with(Feature::SHARDS), shard: ShardId(2) },
     with("v1-slots-1024", Feature::SLOTS_1024),
     with("v1-slots-2048", Feature::SLOTS_2048),
     with("v1-slots-4096", Feature::SLOTS_4096),
@@ -259,8 +261,8 @@ fn text(devices: &Devices) -> String {
     out + &unusual
 }
 
-/// Describes a log that is external, what targets have still to do, and the numbers that a shard
-/// other than 0 issued.
+/// Describes a log that is external, what targets have still to do, operations of several shards,
+/// and the numbers that a shard other than 0 issued.
 async fn unusual(mfs: &Mfs) -> String {
     let (superblock, mut out) = (mfs.superblock(), String::new());
     if let Some(journal) = superblock.journal {
@@ -279,6 +281,24 @@ async fn unusual(mfs: &Mfs) -> String {
         });
         let (next, doomed, owed) = numbers.await.unwrap().0;
         writeln!(out, "next object {next}, doomed {doomed:?}, owed fences {owed:?}").unwrap();
+    }
+    if superblock.features.has(Feature::SHARDS) {
+        for (id, entry) in mfs.run(Cost::READ, |txn| txn.intents().all()).await.unwrap().0 {
+            let operation = mfs.run(Cost::READ, |txn| txn.intents().get(id)).await.unwrap().0;
+            let bytes = operation.unwrap().1;
+            let workers = match entry.part {
+                Part::Coordinator(workers) => workers.into_iter().map(|shard| shard.0).collect(),
+                Part::Worker => Vec::new(),
+            };
+            let (protocol, kept) = (entry.protocol.name(), entry.kept);
+            let sum = types::crc32c(&bytes);
+            writeln!(
+                out,
+                "operation {id} {protocol} {kept:?} workers {workers:?}, {} bytes {sum:08x}",
+                bytes.len()
+            )
+            .unwrap();
+        }
     }
     if superblock.shard == ShardId(0) {
         return out;

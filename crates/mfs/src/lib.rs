@@ -10,6 +10,7 @@ pub mod fsck;
 mod golden;
 pub mod handle;
 pub mod inspect;
+mod intents;
 pub mod journal;
 pub mod layouts;
 pub mod mkfs;
@@ -40,6 +41,7 @@ pub use format::slot::SlotSize;
 pub use format::slot_size::SlotFeatures;
 pub use format::space::{PagUse, ZoneKind};
 pub use handle::{Mfs, Usage};
+pub use intents::Intents;
 pub use layouts::{LayoutAhead, LayoutLimits};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{

@@ -24,6 +24,7 @@
 //! | 17 | 16 | 8 | namespace index (7.4), with an entry of zeros |
 //! | 19 | 10 | 2 | doomed objects (10), with an entry of zeros from the first target on |
 //! | 20 | 10 | 4 | owed fences (10), with an entry of zeros from the first target on |
+//! | 22 | 15 | 112 | intents (11.1), with the feature `shards`, with an entry of zeros |
 //! | 63 | | | a tree that repair builds, until it replaces another; readers ignore it |
 //!
 //! Roots 14 to 16 are numbers: the next chunk, the next client, both within the shard, and the
@@ -33,11 +34,12 @@
 //! part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The other roots are
 //! 0.
 
-use crate::format::{chunk, namespace, segment, space};
+use crate::format::{chunk, intent, namespace, segment, space};
 use crate::txn::Txn;
 use engine::btree::Tree;
 pub use engine::clients::{CLIENTS, NEXT_CLIENT, REPLIES, SETTINGS};
 use engine::error::Stop;
+use engine::format::features::Feature;
 use engine::format::roots::RootId;
 pub use engine::format::roots::{BITMAP_LOST, PARTIAL_TREE, SCRATCH, UNFINISHED};
 
@@ -70,6 +72,8 @@ pub const ANNEXES: RootId = RootId(18);
 pub const DOOMED: Tree<{ space::TARGET_KEY }, { space::DOOMED_VALUE }> = Tree::at(RootId(19));
 /// Fences of evicted clients that targets have not answered.
 pub const OWED_FENCES: Tree<{ space::TARGET_KEY }, { space::FENCE_VALUE }> = Tree::at(RootId(20));
+/// Operations that several shards agree on.
+pub const INTENTS: Tree<{ intent::INTENT_KEY }, { intent::INTENT_VALUE }> = Tree::at(RootId(22));
 /// Number, within the shard, of the next object that no start of the server has taken.
 pub const NEXT_OBJECT: RootId = RootId(21);
 /// Number of inodes, including the root and the orphan directory.
@@ -87,5 +91,8 @@ pub(crate) fn insert_zero_entries(txn: &mut Txn<'_>) -> Result<(), Stop> {
     POOLS.insert(txn, &[0; space::POOL_KEY], &[0; 8])?;
     FREED.insert(txn, &[0; space::RUN_KEY], &[0; space::FREED_VALUE])?;
     NAMESPACE.insert(txn, &[0; namespace::NAMESPACE_KEY], &[0; namespace::NAMESPACE_VALUE])?;
+    if txn.has_feature(Feature::SHARDS) {
+        INTENTS.insert(txn, &[0; intent::INTENT_KEY], &[0; intent::INTENT_VALUE])?;
+    }
     Ok(())
 }

@@ -15,6 +15,7 @@
 //! | needed | 5 | `layout-blocks` | files may have layout blocks (8.1), and directories have a fragmentation count (7.2) |
 //! | needed | 6 | `external-log` | the log is a journal on another device or in another slice (4.2) |
 //! | needed | 7 | `object-files` | data zones may be object targets (10), and files may have an object record (7.2) |
+//! | needed | 8 | `shards` | the file system may have other shards, and the tree of operations that several of them agree on (11.1) |
 //!
 //! The names are in the superblock one after the other: bit u8 (64 or more for features to write),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.
@@ -47,6 +48,8 @@ impl Feature {
     pub const EXTERNAL_LOG: Feature = Feature(6);
     /// Data zones may be object targets, and files may lie in objects there.
     pub const OBJECT_FILES: Feature = Feature(7);
+    /// The file system may have other shards.
+    pub const SHARDS: Feature = Feature(8);
 
     /// At most one of these.
     pub const SLOT_SIZES: [Feature; 3] =
@@ -62,6 +65,7 @@ impl Feature {
         (Feature::LAYOUT_BLOCKS, "layout-blocks"),
         (Feature::EXTERNAL_LOG, "external-log"),
         (Feature::OBJECT_FILES, "object-files"),
+        (Feature::SHARDS, "shards"),
     ];
 
     /// Its name, if this release knows it.

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use commitment::TxnId;
 use types::{ClientId, DirNo, Ino, PagId};
 
 use super::plan::TreeName;
@@ -109,6 +110,8 @@ pub(super) enum Loss {
     },
     /// In which object a file lay.
     Object(Ino),
+    /// What this shard kept of an operation of several.
+    Operation(TxnId),
     /// Segments of an inode that is gone.
     Stray(Ino),
     /// Inodes, by their count.
@@ -164,7 +167,11 @@ impl Lost {
             | Loss::Object(_)
             | Loss::Stray(_) => "Content",
             Loss::Inodes { .. } => "Inodes",
-            Loss::Replies | Loss::Client(_) | Loss::Setting(_) | Loss::Table(_) => "Records",
+            Loss::Replies
+            | Loss::Client(_)
+            | Loss::Setting(_)
+            | Loss::Operation(_)
+            | Loss::Table(_) => "Records",
             Loss::Past => "Past",
             Loss::Data { .. } => "Data",
         }
@@ -271,12 +278,7 @@ impl fmt::Display for Lost {
             ),
             Loss::Root { content, .. } => {
                 f.write_str("owner, mode, times and extended attributes of the root directory")?;
-                match content {
-                    true => f.write_str(
-                        ", and what is in it: as far as that was found it is in lost+found",
-                    ),
-                    false => Ok(()),
-                }
+                f.write_str(if *content { ROOT_CONTENT } else { "" })
             }
             Loss::Target { dir, name, ino, len } => write!(
                 f,
@@ -315,6 +317,11 @@ impl fmt::Display for Lost {
                 f.write_str(": they read as zeros now")
             }
             Loss::Object(ino) => write!(f, "in which object {} lay", self.subject(*ino)),
+            Loss::Operation(id) => write!(
+                f,
+                "what was kept of the operation {id} of several shards: it may have happened on some \
+                 of them only"
+            ),
             Loss::Stray(ino) => write!(f, "the content of inode {ino}, which is gone"),
             Loss::Inodes { counted, left } => {
                 let gone = some(counted - left, "inode");
@@ -334,6 +341,8 @@ impl fmt::Display for Lost {
         }
     }
 }
+
+const ROOT_CONTENT: &str = ", and what is in it: as far as that was found it is in lost+found";
 
 /// So many of them.
 fn some(count: impl Into<u64>, what: &str) -> String {
@@ -384,6 +393,9 @@ pub(super) fn table(name: TreeName) -> Option<&'static str> {
         }
         TreeName::OwedFences => {
             "which evicted clients object targets had still to refuse: those that were away then do not"
+        }
+        TreeName::Intents => {
+            "what this shard had agreed on with others: an operation may have happened on some of them only"
         }
         TreeName::Chunks
         | TreeName::Moved

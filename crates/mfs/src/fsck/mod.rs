@@ -36,6 +36,7 @@ mod foreign_tests;
 #[cfg(test)]
 mod format_tests;
 mod gaps;
+mod intents;
 #[cfg(test)]
 mod jobs_tests;
 #[cfg(test)]

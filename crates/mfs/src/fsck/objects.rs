@@ -90,6 +90,7 @@ impl Check {
         .await?;
         // A client that was removed may still have to be refused: nothing is to be said of these.
         self.walk((OWED_FENCES, "owed fences"), |_, _, _| {}).await?;
+        self.intents().await?;
         let next = self.read(|txn| txn.root(NEXT_OBJECT)).await?;
         let highest = self.objects.highest;
         if next.is_some_and(|next| highest >= next) && highest > 0 {

@@ -136,6 +136,7 @@ pub(super) fn object_files_without_their_feature_are_found() {
 
 /// Those that plant in the worlds of `tests`.
 pub(super) const HERE: &[fn()] = &[
+    super::intents::tests::senseless_intents_are_found,
     senseless_object_records_are_found,
     senseless_lists_of_targets_are_found,
     file_of_a_target_without_a_record_is_reported_and_left,

@@ -13,6 +13,7 @@ use types::{ClientId, DirNo, FileKind, Ino, MetaBlock, PagId};
 
 use super::space::{Owner, Piece};
 use crate::format::chunk::CHUNK_KEY;
+use crate::format::intent::INTENT_KEY;
 use crate::format::namespace::NamespaceEntry;
 use crate::format::number::SlotPlace;
 use crate::format::segment::SEGMENT_KEY;
@@ -86,10 +87,11 @@ pub(super) enum TreeName {
     Namespace,
     Doomed,
     OwedFences,
+    Intents,
 }
 
 impl TreeName {
-    const ALL: [(RootLocation, TreeName); 16] = [
+    const ALL: [(RootLocation, TreeName); 17] = [
         (trees::CHUNKS.location(), TreeName::Chunks),
         (trees::MOVED.location(), TreeName::Moved),
         (trees::ORPHANS.location(), TreeName::Orphans),
@@ -106,6 +108,7 @@ impl TreeName {
         (trees::NAMESPACE.location(), TreeName::Namespace),
         (trees::DOOMED.location(), TreeName::Doomed),
         (trees::OWED_FENCES.location(), TreeName::OwedFences),
+        (trees::INTENTS.location(), TreeName::Intents),
     ];
 
     /// The tree with this root.
@@ -250,6 +253,8 @@ pub(super) enum Fix {
     DropSetting([u8; 4]),
     /// Remove an item of the doomed objects.
     DropDoomed([u8; TARGET_KEY]),
+    /// Remove an item of an operation of several shards.
+    DropIntent([u8; INTENT_KEY]),
     /// Remove an item about a frozen file.
     DropFrozen([u8; FROZEN_KEY]),
     /// Complete the items about a frozen file.

@@ -183,6 +183,9 @@ kinds! {
     /// An object of a file in the list of objects to be destroyed.
     DoomedObject = Error, "an object is to be destroyed, and it is a file's or of no target",
         "it leaves the list: nothing is destroyed";
+    /// Items of an operation of several shards without a head, or with too few bytes or too many.
+    BadIntent = Error, "what is kept of an operation of several shards makes no sense",
+        "its items are removed, which is said: whether the operation happens is for the other shards to say";
     /// Segments out of order, of no file, or not as many as counted.
     BadLayout = Error, "a layout makes no sense",
         "segments that make no sense, overlap or belong to no file are removed, and the others counted";

@@ -1,11 +1,12 @@
 //! The tree of the golden images: a directory of each kind, a file of each kind, and state of
 //! clients.
 
+use commitment::{Entry, Kept, Part, Protocol, TxnId};
 use env::sim::{SimDisk, SimRng, SimWorld};
 use types::limits::BLOCK;
 use types::{
-    Attr, ClientId, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId, Segment,
-    SegmentState, Timestamp, Uuid,
+    Attr, ClientId, Epoch, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId, Segment,
+    SegmentState, ShardId, Timestamp, Uuid,
 };
 
 use super::{Devices, Golden, disks, options};
@@ -109,6 +110,9 @@ pub(super) fn make(golden: &Golden) -> Devices {
         let mfs = Mfs::open(&env, &disks, options()).await.unwrap();
         directories(&mfs).await;
         files(&mfs).await;
+        if features.has(Feature::SHARDS) {
+            run(&mfs, intents).await;
+        }
         mfs.close().await.unwrap();
         let mfs = Mfs::open(&env, &disks, options()).await.unwrap();
         afterwards(&mfs).await;
@@ -224,6 +228,20 @@ async fn files(mfs: &Mfs) {
         txn.space().quarantine(evicted)
     })
     .await;
+}
+
+/// Keeps operations of several shards: of each protocol, as coordinator and as worker.
+fn intents(txn: &mut Txn<'_>) -> Result<(), Stop> {
+    let kept = [Kept::Started, Kept::Prepared, Kept::Aborted, Kept::Committed];
+    for ((n, protocol), kept) in (1..).zip(Protocol::ALL).zip(kept) {
+        let id = TxnId { coordinator: txn.shard(), epoch: Epoch(3), number: n << 40 };
+        let workers = (3..3 + n.min(3) as u8).map(ShardId).collect();
+        let entry = Entry { protocol, part: Part::Coordinator(workers), kept };
+        txn.intents().put(id, &entry, Some(&vec![n as u8; 100 * n as usize]))?;
+        let id = TxnId { coordinator: ShardId(250), ..id };
+        txn.intents().put(id, &Entry { part: Part::Worker, ..entry }, Some(b"an operation"))?;
+    }
+    Ok(())
 }
 
 /// Makes object targets, files that lie there, one that is gone, and an owed fence.

@@ -7,7 +7,8 @@ use crate::Image;
 use crate::device::{u16_at, u32_at, u64_at};
 use crate::image::NamedInode;
 use crate::inode::{Inode, Kind, Object};
-use crate::superblock::OBJECT_FILES;
+use crate::space::Intent;
+use crate::superblock::{OBJECT_FILES, SHARDS};
 
 /// Expands compressed golden images; `crates/mfs/src/golden/compression.rs` describes the format.
 pub fn expand(mut bytes: &[u8]) -> Vec<u8> {
@@ -72,8 +73,8 @@ pub fn text(image: &Image) -> String {
     out
 }
 
-/// Describes a log that is external, what targets have still to do, and the numbers that a shard
-/// other than 0 issued.
+/// Describes a log that is external, what targets have still to do, operations of several shards,
+/// and the numbers that a shard other than 0 issued.
 fn unusual(image: &Image, out: &mut String) {
     let superblock = &image.superblock;
     if superblock.is_external() {
@@ -83,6 +84,23 @@ fn unusual(image: &Image, out: &mut String) {
         let [doomed, owed] = image.owed_by_targets().unwrap();
         let next = image.roots[21];
         writeln!(out, "next object {next}, doomed {doomed:?}, owed fences {owed:?}").unwrap();
+    }
+    if superblock.has(SHARDS) {
+        for operation in image.intents().unwrap() {
+            let Intent { id: (shard, epoch, number), protocol, kept, workers, bytes, .. } =
+                operation;
+            let (protocol, kept) = (
+                ["", "PrN", "PrC", "EP", "1PC"][usize::from(protocol)],
+                ["", "Started", "Prepared", "Committed", "Aborted"][usize::from(kept)],
+            );
+            let (length, sum) = (bytes.len(), crc32c::crc32c(&bytes));
+            writeln!(
+                out,
+                "operation {shard}.{epoch}.{number} {protocol} {kept} workers {workers:?}, {length} \
+                 bytes {sum:08x}"
+            )
+            .unwrap();
+        }
     }
     if superblock.shard != 0 {
         let clients = image.clients().unwrap().into_iter().map(|(client, _)| client);

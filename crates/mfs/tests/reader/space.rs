@@ -4,8 +4,8 @@ use crate::Image;
 use crate::device::{BITMAP, BLOCK, Error, HEADER, REPLIES, big, u16_at, u32_at, u64_at};
 use crate::inode::DESCRIPTION;
 use crate::tree::{
-    CLIENTS, DOOMED, Entry, FREE, FREED, OWED_FENCES, PAGS, POOLS, REPLIES as REPLY_TREE, SETTINGS,
-    Tree,
+    CLIENTS, DOOMED, Entry, FREE, FREED, INTENTS, OWED_FENCES, PAGS, POOLS, REPLIES as REPLY_TREE,
+    SETTINGS, Tree,
 };
 
 /// A data zone.
@@ -33,6 +33,19 @@ pub struct Run {
     pub start: u64,
     pub len: u64,
     pub client: u64,
+}
+
+/// An operation of several shards.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// The coordinator's shard, its epoch, and the number there.
+    pub id: (u8, u32, u64),
+    pub protocol: u8,
+    pub part: u8,
+    pub kept: u8,
+    pub workers: Vec<u8>,
+    pub length: usize,
+    pub bytes: Vec<u8>,
 }
 
 pub struct Reply {
@@ -68,6 +81,37 @@ impl Image {
             Ok(self.entries(tree)?.iter().map(pair).collect())
         };
         Ok([pairs(&DOOMED)?, pairs(&OWED_FENCES)?])
+    }
+
+    /// Operations of several shards (11.1).
+    pub fn intents(&self) -> Result<Vec<Intent>, Error> {
+        let mut all: Vec<Intent> = Vec::new();
+        for (key, value) in self.entries(&INTENTS)? {
+            let id = (key[0], big(&key[1..5]) as u32, big(&key[5..13]));
+            let item = big(&key[13..]);
+            if item == 0 {
+                let count = usize::from(value[3]);
+                all.push(Intent {
+                    id,
+                    protocol: value[0],
+                    part: value[1],
+                    kept: value[2],
+                    workers: value[4..4 + count].to_vec(),
+                    length: u32::from_le_bytes([value[8], value[9], value[10], value[11]]) as usize,
+                    bytes: Vec::new(),
+                });
+                continue;
+            }
+            let Some(last) = all.last_mut().filter(|last| last.id == id) else {
+                return Err(Error::Refused("an intent without a head".to_owned()));
+            };
+            if item as usize != last.bytes.len().div_ceil(value.len()) + 1 {
+                return Err(Error::Refused("an item of an intent out of its turn".to_owned()));
+            }
+            let rest = last.length - last.bytes.len();
+            last.bytes.extend(&value[..rest.min(value.len())]);
+        }
+        Ok(all)
     }
 
     /// The address of a target: the setting of 2^31 + its number (10).

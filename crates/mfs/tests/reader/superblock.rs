@@ -15,7 +15,8 @@ pub const INLINE_DATA: u8 = 4;
 pub const LAYOUT_BLOCKS: u8 = 5;
 const EXTERNAL_LOG: u8 = 6;
 pub const OBJECT_FILES: u8 = 7;
-const KNOWN: u64 = 0xff;
+pub const SHARDS: u8 = 8;
+const KNOWN: u64 = 0x1ff;
 
 #[derive(Debug)]
 pub struct Superblock {

@@ -1,12 +1,13 @@
-//! Clients, replies, settings, frozen files, doomed objects.
+//! Clients, replies, settings, frozen files, doomed objects, intents.
 
 use types::{ClientId, MetaBlock};
 
 use super::{Change, Done, Fixer};
+use crate::format::intent::decode_intent_key;
 use crate::format::namespace::{NamespaceEntry, encode_start};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
-use crate::trees::{CLIENTS, DOOMED, FROZEN, NAMESPACE, NEXT_CLIENT, QUARANTINES};
+use crate::trees::{CLIENTS, DOOMED, FROZEN, INTENTS, NAMESPACE, NEXT_CLIENT, QUARANTINES};
 use engine::repair;
 
 /// Clients' numbers from here on are never issued.
@@ -43,6 +44,12 @@ impl Fixer {
             Fix::DropDoomed(key) => {
                 let done = self.change(|txn| DOOMED.remove(txn, key).map(drop)).await?;
                 Ok(done.then(|| "an item of the doomed objects was removed".into()))
+            }
+            Fix::DropIntent(key) => {
+                let done = self.change(|txn| INTENTS.remove(txn, key).map(drop)).await?;
+                let (id, item) = decode_intent_key(key);
+                let line = format!("item {item} of the operation {id} was removed");
+                Ok(done.then(|| Change::with_losses(line, [Loss::Operation(id)])))
             }
             Fix::Freeze(client, ino) => {
                 let done = self.change(|txn| txn.space().freeze(*client, *ino)).await?;
