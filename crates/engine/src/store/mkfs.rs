@@ -13,7 +13,7 @@ use crate::device::copies::refused;
 use crate::device::label::LabelCondition;
 use crate::device::log::{Devices, Disks, LogDevice, journal_of, make_journal, read_headers, room};
 use crate::device::pairing::{Reason, newest};
-use crate::device::shared::journals_on;
+use crate::device::shared::{journals_on, refuses_whole};
 use crate::error::StoreError;
 use crate::format::block::{self, BlockType, tag_of};
 use crate::format::features::{Feature, Features};
@@ -48,8 +48,8 @@ impl Store {
     /// [`Store::end_format`].
     ///
     /// # Errors
-    /// `Refused` if the device carries a Redbud label (without force) or is too small, or if an
-    /// option is invalid; `Io`.
+    /// `Refused` if the device carries a Redbud label (without force), if journals share it, or if
+    /// it is too small; if an option is invalid; `Io`.
     pub async fn begin_format(
         env: &Env,
         disks: impl Into<Disks>,
@@ -74,6 +74,7 @@ impl Store {
                 Some(device) => Some((device, plan_journal(device, &mut superblock)?)),
                 None => None,
             };
+            check_not_shared(&devices, options.force).await?;
             if !options.force {
                 check_unused(&devices.home).await?;
                 if let Some((device, _)) = journal
@@ -139,6 +140,20 @@ fn has_room(plan: &Superblock) -> bool {
     let mut space = MetaSpace::new(plan.bitmap_first, plan.blocks);
     space.client_reservation = ClientReservation::new(plan.blocks, 0);
     plan.reserved() + 1 + space.set_aside() + ROOM <= plan.blocks
+}
+
+/// Refuses a device on which journals have slices of their own, also with force: it would take
+/// others their logs. A slice that was chosen among them is no such device. Without force
+/// [`check_unused`] refuses such a home.
+async fn check_not_shared(devices: &Devices, force: bool) -> Result<(), StoreError> {
+    let home = force.then_some(&devices.home);
+    let log = devices.log.as_ref().filter(|device| device.is_whole());
+    for device in home.into_iter().chain(log) {
+        if let Some(text) = refuses_whole(&device.disk, None, "name another device").await {
+            return Err(StoreError::Refused(text.into()));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a device that carries a label or superblock of Redbud.

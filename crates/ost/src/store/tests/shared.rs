@@ -277,3 +277,27 @@ fn journal_as_large_as_its_device_does_not_share_it() {
         assert_eq!((place.start, place.blocks), (0, SLICE / BLOCK_U64 - 1));
     });
 }
+
+/// As when target and journal are named in the wrong order.
+#[test]
+fn no_target_is_made_on_a_device_with_journals_even_with_force() {
+    let bed = Bed::new(64 << 20);
+    bed.run(|env| async move {
+        for which in 0..2 {
+            format(&env, which, options(which), Some(SLICE)).await.unwrap();
+        }
+        let (spare, journals) = disks(&env, 0).await;
+        let (target, log_bytes) = (Uuid([30; 16]), LOG_BYTES_MIN);
+        let new = FormatOptions { target, log_bytes, force: true, ..options(0) };
+        let swapped = [Some(SLICE), None].map(|bytes| Some(NewJournal { disk: &spare, bytes }));
+        for journal in swapped.into_iter().chain([None]) {
+            let made = ObjectStore::format(&env, &journals, journal, &new).await;
+            let said = made.expect_err("it would take both their journals").to_string();
+            assert!(said.starts_with("journals: ") && said.contains("share it, 2 in"), "{said}");
+        }
+        for which in 0..2 {
+            open(&env, which).await.unwrap().close().await.unwrap();
+        }
+    });
+    assert_eq!(owners(&bed.journals), [20, 21]);
+}
