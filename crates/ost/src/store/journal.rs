@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - no format writes to the slice of another target, even with force;
-//! - a target that is formatted anew over an old one gives the old one's slice back.
+//! - a target that is formatted anew over an old one, with a journal on the same device, gives the
+//!   old one's slice back. On another device it stays until it is released.
 
 use engine::device::Device;
 use engine::device::shared;

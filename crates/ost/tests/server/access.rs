@@ -173,6 +173,32 @@ fn restarted_target_changes_nothing_before_it_knows_who_was_evicted() {
     });
 }
 
+/// Reads need no word of the metadata server. A client that has to repeat something is not served
+/// before that.
+#[test]
+fn restarted_target_serves_reads_before_it_knows_who_was_evicted() {
+    run(7, |bed| async move {
+        let (repeats, reads) = (bed.client("a", 7).await, bed.client("b", 8).await);
+        let server = bed.client("mds", 0).await;
+        server.admit().await.unwrap();
+        reads.write(5, 0, 1, 1, true).await.unwrap();
+        repeats.write(6, 0, 1, 2, false).await.unwrap();
+        bed.kill();
+        bed.world.partition("mds", "ost");
+        bed.start().await;
+        assert!(reads.has(5, 0, 1, 1).await);
+        let client = repeats.clone();
+        let waits = bed.env.spawn_join(async move { client.has(6, 0, 1, 2).await });
+        bed.wait(2000).await;
+        assert!(!waits.is_ready(), "its own write comes first");
+        assert!(bed.flag("waits_for_metadata_server").await);
+        bed.world.heal();
+        assert!(fence(&bed, &server, 9).await.get(), "another one");
+        server.admit().await.unwrap();
+        assert!(waits.await);
+    });
+}
+
 /// What a fenced client had written and not made durable before a kill, it cannot repeat.
 #[test]
 fn fenced_client_repeats_nothing() {
