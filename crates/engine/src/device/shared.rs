@@ -16,8 +16,10 @@ use types::{Duration, Uuid};
 
 use crate::device::Device;
 use crate::device::copies::refused;
+use crate::device::log::{read_headers, write_headers};
+use crate::device::pairing::newest;
 use crate::error::StoreError;
-use crate::format::journal::LOG_FIRST;
+use crate::format::journal::{JournalHeader, LOG_FIRST};
 use crate::format::superblock::LOG_BYTES_MIN;
 
 /// The byte that is locked while the slices in a label change.
@@ -280,8 +282,8 @@ pub(crate) async fn remove(
     Ok(all - left)
 }
 
-/// Gives back the slice with the journal of `owner`, whose content is lost. Returns whether there
-/// was one. The caller has locked the label.
+/// Gives back the slice with the journal of `owner`, whose content is lost: its header says that
+/// it is retired. Returns whether there was one. The caller has locked the label.
 ///
 /// # Errors
 /// `Refused` if a server uses it; `Io`.
@@ -293,6 +295,13 @@ pub async fn release(whole: &Device, owner: Uuid) -> Result<bool, StoreError> {
     if !is_free.map_err(|error| whole.error("testing the lock of", &error))? {
         let text = format!("a server uses the journal of {owner}: stop it first");
         return Err(refused(whole, &text));
+    }
+    // A label without slices is erased, and then the header alone says whose log this is.
+    let journal = Device::of(whole, slice.start, slice.blocks);
+    if let Ok(header) = newest(&read_headers(&journal).await)
+        && header.metadata == owner
+    {
+        write_headers(&journal, &JournalHeader { retired: true, ..header }).await?;
     }
     Ok(remove(disk, |slice| is_of(slice, owner)).await? > 0)
 }

@@ -10,7 +10,7 @@ use env::{Disk, Env};
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{ObjectId, Uuid};
 
-use super::super::{FormatOptions, NewJournal, ObjectStore};
+use super::super::{FormatOptions, NewJournal, ObjectStore, release_journal};
 use super::crash::{History, OBJECTS, client, holds};
 use super::{FRONT, OPEN, OPTIONS, bytes_of, write};
 use engine::error::StoreError;
@@ -300,4 +300,28 @@ fn no_target_is_made_on_a_device_with_journals_even_with_force() {
         }
     });
     assert_eq!(owners(&bed.journals), [20, 21]);
+}
+
+/// Also that of the only one on the device, which has no label then.
+#[test]
+fn released_journal_opens_no_target_and_makes_room_for_another() {
+    for others in [false, true] {
+        let bed = Bed::new(JOURNALS);
+        bed.run(|env| async move {
+            if others {
+                format(&env, 1, options(1), Some(SLICE)).await.unwrap();
+            }
+            format(&env, 0, options(0), Some(SLICE)).await.unwrap();
+            let (_, journals) = disks(&env, 0).await;
+            let target = Uuid([20; 16]);
+            assert!(release_journal(&env, &journals, target).await.unwrap());
+            assert!(!release_journal(&env, &journals, target).await.unwrap());
+            let said = open(&env, 0).await.err().expect("its journal is lost").to_string();
+            assert!(said.starts_with("journals: "), "{said}");
+            let next = if others { 0 } else { 1 };
+            let new = FormatOptions { target: Uuid([30; 16]), force: others, ..options(next) };
+            format(&env, next, new, Some(SLICE)).await.unwrap();
+            assert_eq!(open(&env, next).await.unwrap().check().await.unwrap(), []);
+        });
+    }
 }
