@@ -199,8 +199,9 @@ pub struct OstCheckArgs {
 /// Arguments of `ost journals`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A target that is formatted anew with --force gives its former journal back by itself. Release
-that of a target whose device is lost.")]
+A target that is formatted anew with --force gives its former slice back by itself, if the new
+journal is on the same device. Release that of a target that has moved its journal elsewhere, or
+whose device is lost.")]
 pub struct OstJournalsArgs {
     /// The device, or a file
     pub device: PathBuf,
