@@ -354,3 +354,32 @@ fn what_cannot_move_is_named_and_stays() {
     drop(written);
     assert_eq!(leftovers(cluster, empty), 0);
 }
+
+#[test]
+fn file_that_two_movers_have_moves_once_and_ends_where_one_of_them_wants_it() {
+    let cluster = mounted();
+    let empty = cluster.targets.free();
+    let path = cluster.root().join("file");
+    let want = pattern(4, 6 * MB);
+    write(&path, &want);
+    let both = |options: [&str; 2]| {
+        let begun = options.map(|to| begin(&[&path], &["--to", to, "--json", "--rate", "8M"]));
+        let mut states = begun.map(|mover| {
+            let report = json(&mover.wait_with_output().unwrap());
+            report["files"][0]["state"].as_str().unwrap().to_owned()
+        });
+        states.sort();
+        assert!(fs::read(&path).unwrap() == want);
+        states
+    };
+    assert_eq!(both(["objects", "objects"]), ["moved", "there"]);
+    assert!(is_object(&path));
+    assert_eq!(both(["blocks", "blocks"]), ["moved", "there"]);
+    assert!(!is_object(&path));
+    for _ in 0..3 {
+        let states = both(["objects", "blocks"]);
+        assert!(states.contains(&"moved".to_owned()), "{states:?}");
+    }
+    fs::remove_file(&path).unwrap();
+    assert_eq!(leftovers(cluster, empty), 0);
+}

@@ -141,10 +141,7 @@ impl Client {
             }
         };
         let Some(spare) = move_.spare else {
-            let guard = core.acquire_io(&inode, Rights::DATA_S, Service::Plain, (0, 0)).await?;
-            let is_there = move_.is_there(&guard.file().lies());
-            drop(guard);
-            if is_there {
+            if self.is_there(&inode, move_).await? {
                 return Ok(MigrateStep::There);
             }
             move_.spare = Some(self.spare(move_.placement()).await?);
@@ -152,6 +149,11 @@ impl Client {
             return Ok(MigrateStep::Copied(0));
         };
         let Some(copy) = &mut move_.copy else {
+            // Who ended the last copy may have moved the file.
+            if move_.failed > 0 && self.is_there(&inode, move_).await? {
+                self.end_migration(move_).await;
+                return Ok(MigrateStep::There);
+            }
             move_.copy = Some(self.begin_copy(&inode, spare, move_.failed).await?);
             return Ok(MigrateStep::Copied(0));
         };
@@ -170,6 +172,13 @@ impl Client {
             MigrateStep::Copied(_) | MigrateStep::There => {}
         }
         Ok(step)
+    }
+
+    /// Does the file lie where it should?
+    async fn is_there(&self, inode: &Rc<Inode>, move_: &Migration) -> Result<bool, Fault> {
+        let read = Rights::DATA_S;
+        let guard = self.core.acquire_io(inode, read, Service::Plain, (0, 0)).await?;
+        Ok(move_.is_there(&guard.file().lies()))
     }
 
     /// Begins a copy; the `failed` ones before left something in the spare.
@@ -267,11 +276,8 @@ impl Client {
             return Ok(MigrateStep::Again);
         }
         to.file().set_size(from.file().size()).await?;
-        for guard in [&to, &from] {
-            while !guard.file().is_settled() {
-                guard.file().flush().await?;
-            }
-        }
+        settle(&to).await?;
+        settle(&from).await?;
         check_not_lost(&to)?;
         if from.file().generation() != copy.generation {
             return Ok(MigrateStep::Again);
@@ -307,6 +313,14 @@ impl Client {
             self.release(handle, None).await;
         }
     }
+}
+
+/// Makes all of a file stable.
+async fn settle(guard: &IoGuard) -> Result<(), Fault> {
+    while !guard.file().is_settled() {
+        guard.file().flush().await?;
+    }
+    Ok(())
 }
 
 /// `Io` if the spare has lost anything since it was made.
