@@ -377,7 +377,8 @@ impl Mover {
                 Ok(MigrateStep::Moved) => break Migrated::Moved(bytes),
                 Ok(MigrateStep::Copied(_)) if !checked => {
                     checked = true;
-                    if !self.may_have_room(ino, layout).await? {
+                    let unknown = move_.counts_holes();
+                    if !unknown && !self.may_have_room(ino, layout).await? {
                         break Migrated::Stayed(Fault::NoSpace);
                     }
                 }

@@ -355,6 +355,26 @@ fn what_cannot_move_is_named_and_stays() {
     assert_eq!(leftovers(cluster, empty), 0);
 }
 
+/// `stat` counts the holes of an object file as blocks; a move copies none.
+#[test]
+fn object_with_holes_moves_to_a_target_that_is_smaller_than_its_size() {
+    let cluster = mounted();
+    let empty = cluster.targets.free();
+    let path = cluster.root().join("sparse");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(&pattern(1, MB), 5 << 20).unwrap();
+    file.set_len(4 << 30).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    for zone in ["2", "3"] {
+        assert_eq!(migrated(&path, &["--to", "objects", "--zones", zone]), "moved", "{zone}");
+        assert_eq!(data(&path), [(5 << 20, 6 << 20)]);
+    }
+    assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 30);
+    assert_eq!(migrated(&path, &["--to", "blocks"]), "moved");
+    assert_eq!(leftovers(cluster, empty), 0);
+}
+
 #[test]
 fn file_that_two_movers_have_moves_once_and_ends_where_one_of_them_wants_it() {
     let cluster = mounted();

@@ -56,6 +56,8 @@ pub struct Migration {
     copy: Option<Copying>,
     /// Copies that a writer has ended.
     failed: u32,
+    /// It lies in an object.
+    from_object: bool,
 }
 
 /// A copy that is under way.
@@ -90,7 +92,14 @@ impl Migration {
     /// The file `ino` is to get the layout `to`. `any`: only blocks or objects matter, so a file
     /// of that kind stays where it is.
     pub fn new(ino: Ino, to: Layout, any: bool) -> Migration {
-        Migration { ino, to, any, source: None, spare: None, copy: None, failed: 0 }
+        let (source, spare, copy) = (None, None, None);
+        Migration { ino, to, any, source, spare, copy, failed: 0, from_object: false }
+    }
+
+    /// Do the file's blocks, as `stat` counts them, include holes, which are not copied? They do
+    /// if it lies in an object. Known from the first [`MigrateStep::Copied`] on.
+    pub fn counts_holes(&self) -> bool {
+        self.from_object
     }
 
     /// Is a file that lies so in the right place?
@@ -175,10 +184,12 @@ impl Client {
     }
 
     /// Does the file lie where it should?
-    async fn is_there(&self, inode: &Rc<Inode>, move_: &Migration) -> Result<bool, Fault> {
+    async fn is_there(&self, inode: &Rc<Inode>, move_: &mut Migration) -> Result<bool, Fault> {
         let read = Rights::DATA_S;
         let guard = self.core.acquire_io(inode, read, Service::Plain, (0, 0)).await?;
-        Ok(move_.is_there(&guard.file().lies()))
+        let lies = guard.file().lies();
+        move_.from_object = lies.object.is_some();
+        Ok(move_.is_there(&lies))
     }
 
     /// Begins a copy; the `failed` ones before left something in the spare.
