@@ -279,6 +279,8 @@ impl Client {
         let core = &self.core;
         let spare = core.handles.file(spare)?.inode.clone();
         let to = core.acquire_io(&spare, Rights::DATA_X, Service::Plain, (0, 0)).await?;
+        // What takes long, as a target that is away does, keeps nobody from the file yet.
+        settle(&to).await?;
         let from = match copy.held.take() {
             Some(held) => held,
             None => core.acquire_io(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?,
