@@ -188,8 +188,9 @@ impl ObjectStore {
     /// A client says what is kept for it. Only one that states it again after a restart (`anew`)
     /// may say more than the store knows.
     pub fn state_promise(&self, client: ClientId, said: Statement, anew: bool) {
+        let all = self.flight.content.blocks - 1;
         match anew {
-            true => self.promises.state_anew(client, said, self.supply()),
+            true => self.promises.state_anew(client, said, all),
             false => self.promises.state(client, said),
         }
     }

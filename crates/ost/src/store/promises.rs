@@ -10,8 +10,9 @@
 //! Invariants:
 //! - the sum of all promises is kept beside them;
 //! - of two statements of a client the older one changes nothing, and none raises a promise but the
-//!   first after a restart, within what is free;
-//! - a promise is made only of blocks that are free, not of the reserve and not promised;
+//!   first after a restart;
+//! - a promise is made only of blocks that are free, not of the reserve and not promised. What is
+//!   stated after a restart may exceed that: others may have freed it, and repeat that only later;
 //! - so many blocks are promised at most as the free metadata blocks can map, one by one.
 
 use std::cell::{Cell, RefCell};
@@ -86,9 +87,9 @@ impl Promises {
         });
     }
 
-    /// A client says what was kept for it before a restart.
-    pub(super) fn state_anew(&self, client: ClientId, said: Statement, supply: Supply) {
-        let left = supply.blocks.saturating_sub(self.total.get());
+    /// A client says what was kept for it before a restart; the target has `all` blocks.
+    pub(super) fn state_anew(&self, client: ClientId, said: Statement, all: u64) {
+        let left = all.saturating_sub(self.total.get());
         self.change(client, |promise| {
             if said.number > promise.number {
                 promise.number = said.number;
@@ -211,11 +212,13 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_clients_state_what_they_had_and_no_more_than_is_free() {
+    fn after_a_restart_clients_state_what_they_had_and_nobody_gets_it_before() {
         let promises = Promises::default();
-        promises.state_anew(A, said(9, 60), supply(100));
-        promises.state_anew(B, said(3, u64::MAX), supply(100));
-        assert_eq!((promises.of(A), promises.of(B)), (60, 40));
+        promises.state_anew(A, said(9, 60), 100);
+        assert_eq!(promises.give(B, said(1, 0), (1, 1), supply(50)), None);
+        assert_eq!(promises.give(B, said(2, 0), (1, 9), supply(61)), Some(1));
+        promises.state_anew(B, said(3, u64::MAX), 100);
+        assert_eq!((promises.of(A), promises.of(B)), (60, 40), "no more than there is");
         promises.validate();
     }
 

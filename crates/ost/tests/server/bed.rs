@@ -49,6 +49,8 @@ pub struct Bed {
 #[derive(Default)]
 pub struct Reports {
     pub lost: RefCell<Vec<usize>>,
+    /// What the client says in its recovery that is kept for it.
+    pub hold: Cell<Option<Statement>>,
 }
 
 impl Events<Ost> for Reports {
@@ -59,7 +61,7 @@ impl Events<Ost> for Reports {
     }
 
     fn reclaim(&self, _: ServerId, _: Epoch) -> Vec<Op> {
-        Vec::new()
+        self.hold.take().map(|room| Op::Hold { room }).into_iter().collect()
     }
 
     fn names_lost(&self, _: &Op) -> bool {

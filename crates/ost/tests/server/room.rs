@@ -116,6 +116,38 @@ fn after_a_restart_nothing_is_promised_before_the_clients_are_back() {
     });
 }
 
+/// The hole that made the room was not durable, and its client repeats it last.
+#[test]
+fn after_a_restart_a_client_keeps_room_that_another_one_has_yet_to_free_again() {
+    run(44, |bed| async move {
+        bed.commit_interval.set(Duration::from_secs(60));
+        bed.restart().await;
+        let (a, b) = (bed.client("a", 7).await, bed.client("b", 8).await);
+        let mut at = 0;
+        while free(&bed).await > 0 {
+            let len = free(&bed).await.min(256);
+            b.write(3, at, len, 1, false).await.unwrap();
+            at += len;
+        }
+        b.sync().await.unwrap();
+        b.call(Op::Punch { may: b.may(3, WRITE), from: 0, to: 1024 }, false).await.unwrap();
+        assert_eq!(reserve(&a, (1, 0), (1000, 1000)).await, Ok(1000));
+        a.reports.hold.set(Some(Statement { number: 2, blocks: 1000, asked: 0 }));
+        bed.kill();
+        bed.world.partition("b", "ost");
+        bed.start().await;
+        a.empty_sync().await.unwrap();
+        assert_eq!(free(&bed).await, 0, "the hole is lost so far");
+        bed.world.heal();
+        assert_eq!(reserve(&b, (1, 0), (25, 25)).await, Err(Fault::NoSpace));
+        assert_eq!(reserve(&b, (2, 0), (24, 24)).await, Ok(24));
+        for nth in 0..4 {
+            spend(&a, nth * 250, 250, (3 + nth, 750 - nth * 250)).await.unwrap();
+        }
+        assert_eq!(bed.status("promised_blocks").await, 24);
+    });
+}
+
 #[test]
 fn requests_for_room_that_make_no_sense_are_refused() {
     run(42, |bed| async move {
