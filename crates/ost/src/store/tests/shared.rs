@@ -325,3 +325,26 @@ fn released_journal_opens_no_target_and_makes_room_for_another() {
         });
     }
 }
+
+/// Both find the device without a label; one waits for the other.
+#[test]
+fn two_formats_at_once_get_a_slice_each() {
+    for seed in 0..8 {
+        let bed = Bed::new(JOURNALS);
+        bed.world(seed).run(|env| async move {
+            let made = [0, 1].map(|which| {
+                let on = env.clone();
+                env.spawn_join(async move { format(&on, which, options(which), Some(SLICE)).await })
+            });
+            for made in made {
+                made.await.unwrap();
+            }
+            for which in 0..2 {
+                assert_eq!(open(&env, which).await.unwrap().check().await.unwrap(), []);
+            }
+        });
+        let mut found = owners(&bed.journals);
+        found.sort_unstable();
+        assert_eq!(found, [20, 21], "seed {seed}");
+    }
+}
