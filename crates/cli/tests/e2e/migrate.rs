@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::fs::SeekFrom;
 
-use crate::harness::{Cluster, Content, Spec, describe, eventually, pattern, redbud};
+use crate::harness::{Cluster, Content, Mapping, Spec, describe, eventually, pattern, redbud};
 use crate::pag::json;
 
 const MB: usize = 1 << 20;
@@ -401,5 +401,46 @@ fn file_that_two_movers_have_moves_once_and_ends_where_one_of_them_wants_it() {
         assert!(states.contains(&"moved".to_owned()), "{states:?}");
     }
     fs::remove_file(&path).unwrap();
+    assert_eq!(leftovers(cluster, empty), 0);
+}
+
+/// Another mount writes a mapping of it all the time, so the right goes to and fro.
+#[test]
+fn mapped_file_moves_there_and_back_when_its_names_are_gone() {
+    let mut cluster = mounted();
+    let empty = cluster.targets.free();
+    cluster.mount();
+    let (root, other) = (cluster.path(0), cluster.path(1));
+    let (path, second) = (root.join("file"), root.join("second"));
+    let mut want = pattern(4, 6 * MB);
+    write(&path, &want);
+    fs::hard_link(&path, &second).unwrap();
+    let file = File::options().read(true).write(true).open(other.join("file")).unwrap();
+    let mapping = Mapping::of(&file);
+    let move_to = |to: &str, names: &[&Path]| {
+        let mover = begin(&[&path], &["--to", to, "--json", "--rate", "4M"]);
+        for round in 0..=255 {
+            mapping.store(usize::from(round), round);
+            thread::sleep(Duration::from_millis(10));
+            if round == 100 {
+                names.iter().for_each(|name| fs::remove_file(name).unwrap());
+            }
+        }
+        let report = json(&mover.wait_with_output().unwrap());
+        assert_eq!(report["files"][0]["state"], "moved", "{report}");
+        (0..=255).for_each(|at| assert_eq!(mapping.load(usize::from(at)), at));
+    };
+    move_to("objects", &[]);
+    move_to("blocks", &[&second]);
+    move_to("objects", &[&path]);
+    (0..=255).for_each(|at| want[usize::from(at)] = at);
+    mapping.store(4000, 99);
+    want[4000] = 99;
+    file.sync_all().unwrap();
+    let mut content = vec![0; want.len()];
+    file.read_exact_at(&mut content, 0).unwrap();
+    assert!(content == want);
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    drop((mapping, file));
     assert_eq!(leftovers(cluster, empty), 0);
 }
