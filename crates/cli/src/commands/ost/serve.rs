@@ -48,11 +48,7 @@ pub fn run(args: &OstServeArgs) -> Ended {
     if lease.is_some_and(|lease| !LEASE_RANGE.contains(&lease)) {
         return Err(Failure::usage("--lease: write a time from 1s to 1h"));
     }
-    let keys = match &view {
-        Some(view) => keys::of_files(&view.file, view.security, (&view.key, &view.allowed))?,
-        None => None,
-    };
-    if keys.is_none() {
+    if view.as_ref().and_then(|view| view.security).is_none() {
         let text = "no keys are asked for: who reaches the port can ask for the status and for \
                     space; objects need capabilities";
         log::line(text);
@@ -62,14 +58,23 @@ pub fn run(args: &OstServeArgs) -> Ended {
         mds::stop_at_end_of_input();
     }
     let ended = env::run(DriverKind::Auto, |env| async move {
-        let config = |listen: &str| Config {
-            lease: lease.unwrap_or(Duration::from_secs(30)),
-            keys: keys.clone(),
-            memory: args.memory as usize,
-            notices: args.notices,
-            validate: false,
-            log: Rc::new(log::line),
-            ..Config::new(listen, key)
+        let config = |listen: &str| {
+            // Each target reads the files itself: who reads them learns of each change once.
+            let keys = match &view {
+                Some(view) => {
+                    keys::of_files(&view.file, view.security, (&view.key, &view.allowed))?
+                }
+                None => None,
+            };
+            Ok(Config {
+                lease: lease.unwrap_or(Duration::from_secs(30)),
+                keys,
+                memory: args.memory as usize,
+                notices: args.notices,
+                validate: false,
+                log: Rc::new(log::line),
+                ..Config::new(listen, key)
+            })
         };
         serve(&env, args, view.as_ref(), &served, config).await
     });
@@ -159,12 +164,15 @@ async fn serve(
     args: &OstServeArgs,
     view: Option<&TargetsView>,
     served: &[Served],
-    config: impl Fn(&str) -> Config,
+    config: impl Fn(&str) -> Result<Config, Failure>,
 ) -> Ended {
     let stop = Notify::new();
     let mut targets: Vec<(String, Ost)> = Vec::new();
     for one in served {
-        let started = start(env, args, view, one, config(&one.listen)).await;
+        let started = match config(&one.listen) {
+            Ok(config) => start(env, args, view, one, config).await,
+            Err(failure) => Err(failure),
+        };
         match started {
             Ok(target) => targets.push((one.device.display().to_string(), target)),
             Err(failure) => {
