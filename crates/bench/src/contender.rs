@@ -2,13 +2,13 @@
 //!
 //! - Redbud: a metadata server and a client, processes of this program, on disks that
 //!   are files of the directory, written over once before they are formatted;
+//! - objects: Redbud once more, with object targets on such disks instead of data disks;
 //! - the null mount: a process of this program that answers from memory (see [`crate::null`]);
 //! - ext4, or what else the directory lies on: a directory beside them. If the disks are loop
 //!   devices, it is ext4 on a loop device of its own;
 //! - the raw device: a file like Redbud's data disks, read and written with O_DIRECT.
 
 use std::ffi::OsStr;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,15 +20,14 @@ use crate::disk::{self, Flushes};
 use crate::loops::{Loops, Throttle};
 use crate::observe::Usage;
 use crate::process::{self, Deadline, Process, Tools};
+use crate::redbud::{Content, Redbud};
 use crate::worker::Job;
-use crate::{BenchError, Res, failed, relay};
+use crate::{BenchError, Res, failed};
 
-/// Ports that a server may take: below the range that the kernel hands out.
-const PORTS: std::ops::Range<u16> = 10_000..31_000;
 /// Prefix of the directory that a benchmark works in.
 const PREFIX: &str = "redbud-bench-";
-/// Mount points in it: that of ext4 may be a directory.
-const MOUNTS: [&str; 3] = ["mnt-redbud", "mnt-null", "ext4"];
+/// Mount points in it: that of ext4, the last one, may be a directory.
+const MOUNTS: [&str; 4] = ["mnt-redbud", "mnt-objects", "mnt-null", "ext4"];
 /// Directories that this process has made.
 static ROOTS: AtomicUsize = AtomicUsize::new(0);
 
@@ -36,8 +35,10 @@ static ROOTS: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Redbud's mount.
+    /// Redbud's mount, with content on data disks.
     Redbud,
+    /// Redbud's mount of another file system, with content at object targets.
+    Objects,
     /// A mount that keeps no data and asks nobody.
     Null,
     /// The local file system that the disks lie on.
@@ -48,12 +49,18 @@ pub enum Kind {
 
 impl Kind {
     /// All, in the order of their columns.
-    pub const ALL: [Kind; 4] = [Kind::Redbud, Kind::Null, Kind::Ext4, Kind::Raw];
+    pub const ALL: [Kind; 5] = [Kind::Redbud, Kind::Objects, Kind::Null, Kind::Ext4, Kind::Raw];
+
+    /// Is it a mount by this program?
+    pub fn is_fuse(self) -> bool {
+        matches!(self, Kind::Redbud | Kind::Objects | Kind::Null)
+    }
 
     /// Its name.
     pub fn text(self) -> &'static str {
         match self {
             Kind::Redbud => "redbud",
+            Kind::Objects => "objects",
             Kind::Null => "null",
             Kind::Ext4 => "ext4",
             Kind::Raw => "raw",
@@ -68,7 +75,7 @@ pub struct SetUp {
     pub program: PathBuf,
     /// Directory on the disk that is measured.
     pub dir: PathBuf,
-    /// Data disks of Redbud.
+    /// Data disks of Redbud, and object targets of the contender that has these instead.
     pub disks: usize,
     /// Bytes of each of them, and of the raw one.
     pub disk_bytes: u64,
@@ -105,6 +112,7 @@ pub struct Field {
     /// Counts what the disk below does.
     pub flushes: Flushes,
     redbud: Option<Redbud>,
+    objects: Option<Redbud>,
     null: Option<Null>,
     // Last: processes go before their devices, and these before their files.
     raw: Vec<PathBuf>,
@@ -128,6 +136,7 @@ impl Field {
             tools,
             flushes,
             redbud: None,
+            objects: None,
             null: None,
             raw: Vec::new(),
             loops,
@@ -135,40 +144,52 @@ impl Field {
             _root: root,
         };
         for kind in &what.kinds {
-            match kind {
-                Kind::Redbud => {
-                    let disks = field.disks("data", what.disks, what.disk_bytes)?;
-                    let metadata = field.disk("metadata.img", what.metadata_bytes, false)?;
-                    field.redbud = Some(Redbud::start(&field.tools, what, &metadata, &disks)?);
-                }
-                Kind::Null => {
-                    let disk = match what.null_writes {
-                        true => field.disks("null", 1, what.disk_bytes)?.pop(),
-                        false => None,
-                    };
-                    field.null = Some(Null::start(&field.tools, what.uring, disk)?);
-                }
-                Kind::Ext4 => {
-                    let place = field.place(Kind::Ext4);
-                    once(&field.tools, "making a directory", Job::MakeDir(place.clone()))?;
-                    if field.loops.is_some() {
-                        let disks = field.disks("ext4-", 1, what.disk_bytes)?;
-                        field.ext4 = Some(Ext4::start(&field.tools, &disks, place)?);
-                    }
-                }
-                Kind::Raw => {
-                    let count = if field.loops.is_some() { what.disks } else { 1 };
-                    field.raw = field.disks("raw", count, what.disk_bytes)?;
-                }
-            }
+            field.start(what, *kind)?;
         }
         Ok(field)
+    }
+
+    /// Makes and starts one of them.
+    fn start(&mut self, what: &SetUp, kind: Kind) -> Res<()> {
+        match kind {
+            Kind::Redbud => {
+                let content = Content::Disks(self.disks("data", what.disks, what.disk_bytes)?);
+                let metadata = self.disk("metadata.img", what.metadata_bytes, false)?;
+                self.redbud = Some(Redbud::start(&self.tools, what, &metadata, &content)?);
+            }
+            Kind::Objects => {
+                let content = Content::Targets(self.disks("ost", what.disks, what.disk_bytes)?);
+                let metadata = self.disk("metadata-objects.img", what.metadata_bytes, false)?;
+                self.objects = Some(Redbud::start(&self.tools, what, &metadata, &content)?);
+            }
+            Kind::Null => {
+                let disk = match what.null_writes {
+                    true => self.disks("null", 1, what.disk_bytes)?.pop(),
+                    false => None,
+                };
+                self.null = Some(Null::start(&self.tools, what.uring, disk)?);
+            }
+            Kind::Ext4 => {
+                let place = self.place(Kind::Ext4);
+                once(&self.tools, "making a directory", Job::MakeDir(place.clone()))?;
+                if self.loops.is_some() {
+                    let disks = self.disks("ext4-", 1, what.disk_bytes)?;
+                    self.ext4 = Some(Ext4::start(&self.tools, &disks, place)?);
+                }
+            }
+            Kind::Raw => {
+                let count = if self.loops.is_some() { what.disks } else { 1 };
+                self.raw = self.disks("raw", count, what.disk_bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Where a contender is: a directory, or for the raw disk its file.
     pub fn place(&self, kind: Kind) -> PathBuf {
         match kind {
             Kind::Redbud => self.tools.logs.join("mnt-redbud"),
+            Kind::Objects => self.tools.logs.join("mnt-objects"),
             Kind::Null => self.tools.logs.join("mnt-null"),
             Kind::Ext4 => self.tools.logs.join("ext4"),
             Kind::Raw => self.raw.first().cloned().unwrap_or_default(),
@@ -196,28 +217,35 @@ impl Field {
         }
     }
 
-    /// A contender's processes have used this much: those of the mount, and of the server.
-    pub fn usage(&self, kind: Kind) -> [Usage; 2] {
-        let [mount, server] = self.pids(kind);
-        [mount, server].map(|pid| pid.map(Usage::of).unwrap_or_default())
+    /// A contender's processes have used this much: those of the mount, of the metadata server, and
+    /// of the object targets.
+    pub fn usage(&self, kind: Kind) -> [Usage; 3] {
+        self.pids(kind).map(|pid| pid.map(Usage::of).unwrap_or_default())
     }
 
-    /// Processes of a contender: of its mount, and of its server.
-    pub fn pids(&self, kind: Kind) -> [Option<u32>; 2] {
-        let redbud = self.redbud.as_ref();
+    /// Processes of a contender: of its mount, of its metadata server, and of its object targets.
+    pub fn pids(&self, kind: Kind) -> [Option<u32>; 3] {
         match kind {
-            Kind::Redbud => [
-                redbud.and_then(|redbud| Some(redbud.client.as_ref()?.pid())),
-                redbud.map(|redbud| redbud.server.pid()),
-            ],
-            Kind::Null => [self.null.as_ref().map(|null| null.server.pid()), None],
-            Kind::Ext4 | Kind::Raw => [None, None],
+            Kind::Redbud | Kind::Objects => {
+                self.cluster(kind).map(Redbud::pids).unwrap_or_default()
+            }
+            Kind::Null => [self.null.as_ref().map(|null| null.server.pid()), None, None],
+            Kind::Ext4 | Kind::Raw => [None; 3],
+        }
+    }
+
+    /// The cluster that this contender is; `None`: it is none.
+    fn cluster(&self, kind: Kind) -> Option<&Redbud> {
+        match kind {
+            Kind::Redbud => self.redbud.as_ref(),
+            Kind::Objects => self.objects.as_ref(),
+            Kind::Null | Kind::Ext4 | Kind::Raw => None,
         }
     }
 
     /// Has this contender the counters of requests?
     pub fn counts_requests(&self, kind: Kind) -> bool {
-        matches!(kind, Kind::Redbud | Kind::Null)
+        kind.is_fuse()
     }
 
     /// Everything is written, so that a contender's work does not fall into another's turn.
@@ -231,7 +259,7 @@ impl Field {
     /// Makes all durable that was written. Returns how many nanoseconds that took.
     pub fn sync(&self, kind: Kind) -> Res<u64> {
         let (step, place) = (format!("settling {}", kind.text()), self.place(kind));
-        if kind != Kind::Redbud {
+        if self.cluster(kind).is_none() {
             return Ok(once(&self.tools, &step, Job::Sync(place))?.nanos);
         }
         // syncfs(2) does not reach a FUSE file system.
@@ -249,8 +277,13 @@ impl Field {
 
     /// As [`Field::refresh`]; Redbud's client has `more` options, each behind a comma.
     pub fn refresh_with(&mut self, kind: Kind, more: &str) -> Res<()> {
-        if let (Kind::Redbud, Some(redbud)) = (kind, &mut self.redbud) {
-            redbud.remount(&self.tools, more)?;
+        let cluster = match kind {
+            Kind::Redbud => self.redbud.as_mut(),
+            Kind::Objects => self.objects.as_mut(),
+            Kind::Null | Kind::Ext4 | Kind::Raw => None,
+        };
+        if let Some(cluster) = cluster {
+            cluster.remount(&self.tools, more)?;
         }
         once(&self.tools, "dropping the kernel's caches", Job::DropCaches)?;
         Ok(())
@@ -262,9 +295,10 @@ impl Field {
     /// The first part that did not stop well.
     pub fn tear_down(mut self) -> Res<()> {
         let null = self.null.take().map_or(Ok(()), |null| null.stop(&self.tools));
-        let redbud = self.redbud.take().map_or(Ok(()), |redbud| redbud.stop(&self.tools));
+        let clusters = [self.redbud.take(), self.objects.take()].into_iter().flatten();
+        let ends: Vec<Res<()>> = clusters.map(|cluster| cluster.stop(&self.tools)).collect();
         let ext4 = self.ext4.take().map_or(Ok(()), |ext4| ext4.stop(&self.tools));
-        null.and(redbud).and(ext4)
+        ends.into_iter().chain([null, ext4]).collect()
     }
 }
 
@@ -303,8 +337,9 @@ impl Drop for Root {
             // It holds nothing, or is still mounted, or is ext4's directory: never what is below.
             drop(std::fs::remove_dir(&mount));
         }
-        let [redbud, null, ext4] = MOUNTS.map(|mount| self.0.join(mount));
-        if redbud.exists() || null.exists() || fuse::mount::device_number(&ext4).is_some() {
+        let [fuse @ .., ext4] = MOUNTS.map(|mount| self.0.join(mount));
+        let is_left = |mount: &PathBuf| mount.exists();
+        if fuse.iter().any(is_left) || fuse::mount::device_number(&ext4).is_some() {
             crate::tell(&format!(
                 "redbud bench: {} is left: a mount in it is in use",
                 self.0.display()
@@ -315,87 +350,15 @@ impl Drop for Root {
     }
 }
 
-fn words<'a>(list: &'a [&'a str]) -> Vec<&'a OsStr> {
+/// Arguments of a command.
+pub(crate) fn words<'a>(list: &'a [&'a str]) -> Vec<&'a OsStr> {
     list.iter().map(OsStr::new).collect()
 }
 
-fn make_dir(path: &Path) -> Res<()> {
+/// Makes a mount point.
+pub(crate) fn make_dir(path: &Path) -> Res<()> {
     std::fs::create_dir(path)
         .or_else(|error| failed("making a mount point", format!("{}: {error}", path.display())))
-}
-
-struct Redbud {
-    client: Option<Process>,
-    server: Process,
-    source: String,
-    mount: PathBuf,
-    /// Options of the mount.
-    options: String,
-}
-
-impl Redbud {
-    fn start(tools: &Tools, what: &SetUp, metadata: &Path, disks: &[PathBuf]) -> Res<Redbud> {
-        let root = &tools.logs;
-        let mount = root.join("mnt-redbud");
-        make_dir(&mount)?;
-        let port = free_port()?;
-        let config = root.join("cluster.toml");
-        let (security, keys, reached) = match &what.tcp {
-            None => ("none", String::new(), port),
-            Some(Tcp { security, keys }) => {
-                let keys = keys(root).or_else(|error| failed("making keys", error))?;
-                let relay =
-                    relay::start(port).or_else(|error| failed("starting a relay", error))?;
-                (security.as_str(), keys, relay)
-            }
-        };
-        let data = |disk: &PathBuf| format!("[[data]]\npath = \"{}\"\n", disk.display());
-        let data: String = disks.iter().map(data).collect();
-        let metadata = metadata.display();
-        let text = format!(
-            "name = \"bench\"\n[server]\nlisten = \"127.0.0.1:{port}\"\n\
-             security = \"{security}\"\n{keys}\
-             [metadata]\npath = \"{metadata}\"\n{data}"
-        );
-        std::fs::write(&config, text).or_else(|error| failed("writing cluster.toml", error))?;
-        let format = words(&["mkfs", "--force", "--"]);
-        process::run(tools, "mkfs", &[&format[..], &[config.as_os_str()]].concat())?;
-        let serve = words(&["mds", "--until-eof", "--"]);
-        let server = Process::serve(tools, "mds", &[&serve[..], &[config.as_os_str()]].concat())?;
-        let source = format!("127.0.0.1:{reached}:/bench");
-        let transport = if what.uring { "uring" } else { "dev" };
-        let options = format!("transport={transport},cluster={}", config.display());
-        let mut redbud = Redbud { client: None, server, source, mount, options };
-        redbud.mount(tools, "")?;
-        Ok(redbud)
-    }
-
-    /// Mounts with `more` options, each behind a comma.
-    fn mount(&mut self, tools: &Tools, more: &str) -> Res<()> {
-        let (parent, options) = (std::process::id().to_string(), format!("{}{more}", self.options));
-        let head = ["mount", "--foreground", "--parent", &parent, "-o", &options, "--"];
-        let arguments = [&head[..], &[self.source.as_str()]].concat();
-        let arguments = [&words(&arguments)[..], &[self.mount.as_os_str()]].concat();
-        self.client = Some(Process::serve(tools, "client", &arguments)?);
-        Ok(())
-    }
-
-    fn unmount(&mut self, tools: &Tools) -> Res<()> {
-        let Some(client) = self.client.take() else { return Ok(()) };
-        once(tools, "unmounting Redbud", Job::Unmount(self.mount.clone()))?;
-        client.wait(&Deadline::new("waiting for Redbud's client to end", tools.limit))
-    }
-
-    fn remount(&mut self, tools: &Tools, more: &str) -> Res<()> {
-        self.unmount(tools)?;
-        self.mount(tools, more)
-    }
-
-    fn stop(mut self, tools: &Tools) -> Res<()> {
-        self.unmount(tools)?;
-        self.server.close_input();
-        self.server.wait(&Deadline::new("waiting for the metadata server to end", tools.limit))
-    }
 }
 
 struct Null {
@@ -452,13 +415,4 @@ impl Ext4 {
 fn command(tools: &Tools, program: &str, arguments: &[&OsStr]) -> Res<()> {
     let tools = Tools { program: program.into(), ..tools.clone() };
     process::run(&tools, program, arguments)
-}
-
-/// A free port, searched from a place that differs from process to process.
-fn free_port() -> Res<u16> {
-    let count = u32::from(PORTS.end - PORTS.start);
-    let start = std::process::id().wrapping_mul(2_654_435_761) % count;
-    let mut candidates = (0..count).map(|step| PORTS.start + ((start + step) % count) as u16);
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    candidates.find(free).map_or_else(|| failed("choosing a port", "none is free"), Ok)
 }

@@ -23,6 +23,7 @@ pub mod memory;
 pub mod null;
 pub mod observe;
 pub mod process;
+mod redbud;
 mod relay;
 pub mod report;
 pub mod scripts;

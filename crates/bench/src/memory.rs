@@ -49,7 +49,7 @@ pub fn measure(set_up: &SetUp, files: u64, progress: &mut dyn FnMut(&str)) -> Re
     let mut field = Field::set_up(&SetUp { kinds: vec![Kind::Redbud], ..set_up.clone() })?;
     let memory =
         |field: &Field| field.pids(Kind::Redbud).map(|pid| pid.map(Memory::of).unwrap_or_default());
-    let [_, server_begin] = memory(&field);
+    let [_, server_begin, _] = memory(&field);
     let dirs = directories(&field, files);
     for dirs in dirs.chunks(WORKERS) {
         for names in dirs {
@@ -60,10 +60,10 @@ pub fn measure(set_up: &SetUp, files: u64, progress: &mut dyn FnMut(&str)) -> Re
         StartBarrier::ready(&field.tools, "making files", jobs)?.start()?;
         progress(&format!("made files in {}", dirs[dirs.len() - 1].dir.display()));
     }
-    let [client_made, server] = memory(&field);
+    let [client_made, server, _] = memory(&field);
     progress("looking all files up on a fresh mount");
     field.refresh(Kind::Redbud)?;
-    let [client_begin, _] = memory(&field);
+    let [client_begin, ..] = memory(&field);
     let requests = |field: &Field| {
         let place = field.place(Kind::Redbud);
         Ok(once(&field.tools, "reading the counters", Job::Requests(place))?.text)
@@ -73,7 +73,7 @@ pub fn measure(set_up: &SetUp, files: u64, progress: &mut dyn FnMut(&str)) -> Re
         let jobs = dirs.iter().map(|names| Job::List(names.dir.clone())).collect();
         StartBarrier::ready(&field.tools, "looking files up", jobs)?.start()?;
     }
-    let [client, server_later] = memory(&field);
+    let [client, server_later, _] = memory(&field);
     let between = requests_between(&before, &requests(&field)?);
     let forgotten = between.get("forget").copied().unwrap_or_default();
     field.tear_down()?;

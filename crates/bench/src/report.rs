@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::contender::Kind;
-use crate::works::{Row, Sample, Target, Work};
+use crate::works::{Compared, Row, Sample, Target, Work};
 
 /// A table's result.
 #[derive(Clone, Debug, Serialize)]
@@ -31,10 +31,12 @@ struct Line {
 /// A target and what was reached.
 #[derive(Clone, Debug, Serialize)]
 struct Reached {
-    /// The contender that Redbud is compared with; none for a bound in operations a second.
+    /// The contender that is judged.
+    of: Kind,
+    /// The contender that it is compared with; none for a bound in operations a second.
     than: Option<Kind>,
     least: f64,
-    /// Redbud's median by that of the other, or Redbud's median itself.
+    /// Its median by that of the other, or its median itself.
     reached: f64,
     /// Least and largest of the single runs.
     spread: (f64, f64),
@@ -46,8 +48,10 @@ struct Reached {
 struct Each {
     mount_cpu_us: f64,
     server_cpu_us: f64,
+    targets_cpu_us: f64,
     mount_switches: f64,
     server_switches: f64,
+    targets_switches: f64,
     flushes: Option<f64>,
     requests: BTreeMap<String, f64>,
 }
@@ -94,22 +98,29 @@ impl Report {
             "\nRequests from the kernel, for each operation (FORGET and RELEASE follow later):\n\n";
         text += &self.requests();
         text += "\nFor each operation: microseconds of processor and sleeps of threads, of the mount's\n\
-                 process and of the metadata server; flushes of the disk below:\n\n";
+                 process, of the metadata server and of the object targets; flushes of the disk below:\n\n";
         text + &self.costs()
+    }
+
+    /// The contenders of the rows, in the order of their columns.
+    fn kinds(&self) -> Vec<Kind> {
+        let has = |kind: &Kind| self.rows.iter().any(|line| line.median.contains_key(kind));
+        Kind::ALL.into_iter().filter(has).collect()
     }
 
     fn rates(&self) -> String {
         let mut table = Columns::new(&["work"]);
-        table.head(Kind::ALL.map(Kind::text));
+        let kinds = self.kinds();
+        table.head(kinds.iter().copied().map(Kind::text));
         table.head(["ratio", "(least-most)", "target", ""]);
         for line in &self.rows {
             let mut cells = vec![line.title.to_owned()];
-            for kind in Kind::ALL {
-                let cell = line.median.get(&kind).map(|&median| number(median, line.unit));
+            for kind in &kinds {
+                let cell = line.median.get(kind).map(|&median| number(median, line.unit));
                 cells.push(cell.unwrap_or_else(|| "-".into()));
             }
             match &line.target {
-                Some(Reached { than, least, reached, spread, met }) => {
+                Some(Reached { of: _, than, least, reached, spread, met }) => {
                     let digits = |value: f64| match than {
                         Some(_) => format!("{value:.2}"),
                         None => number(value, ""),
@@ -128,43 +139,53 @@ impl Report {
     }
 
     fn requests(&self) -> String {
-        let mut table = Columns::new(&["work", "request", "redbud", "null"]);
+        let mut kinds = self.kinds();
+        kinds.retain(|kind| kind.is_fuse());
+        let mut table = Columns::new(&["work", "request"]);
+        table.head(kinds.iter().copied().map(Kind::text));
         for line in self.rows.iter().filter(|line| line.unit == "/s") {
-            let of = |kind: Kind| line.each.get(&kind).map(|each| &each.requests);
-            let (redbud, null) = (of(Kind::Redbud), of(Kind::Null));
+            let of = |kind: &Kind| line.each.get(kind).map(|each| &each.requests);
             let names: BTreeSet<&String> =
-                [redbud, null].into_iter().flatten().flat_map(BTreeMap::keys).collect();
+                kinds.iter().filter_map(of).flat_map(BTreeMap::keys).collect();
             for name in names {
                 let count = |requests: Option<&BTreeMap<String, f64>>| {
                     requests.map_or("-".into(), |requests| {
                         format!("{:.3}", requests.get(name).copied().unwrap_or_default())
                     })
                 };
-                table.row(vec![line.work.into(), name.clone(), count(redbud), count(null)]);
+                let counts = kinds.iter().map(|kind| count(of(kind)));
+                table.row([line.work.into(), name.clone()].into_iter().chain(counts).collect());
             }
         }
         table.text()
     }
 
     fn costs(&self) -> String {
-        let head = ["work", "contender", "cpu", "sleeps", "mds cpu", "mds sleeps", "flushes"];
-        let mut table = Columns::new(&head);
+        let mut table = Columns::new(&["work", "contender", "cpu", "sleeps"]);
+        table.head(["mds cpu", "mds sleeps"]);
+        let has_targets = self.kinds().contains(&Kind::Objects);
+        if has_targets {
+            table.head(["ost cpu", "ost sleeps"]);
+        }
+        table.head(["flushes"]);
         for line in &self.rows {
             // Of a stream, for each MiB.
             for (kind, each) in &line.each {
-                let serves = matches!(kind, Kind::Redbud | Kind::Null);
-                if !serves && each.flushes.is_none_or(|flushes| flushes < 0.001) {
+                if !kind.is_fuse() && each.flushes.is_none_or(|flushes| flushes < 0.001) {
                     continue;
                 }
-                table.row(vec![
-                    line.work.into(),
-                    kind.text().into(),
-                    format!("{:.1}", each.mount_cpu_us),
-                    format!("{:.2}", each.mount_switches),
-                    format!("{:.1}", each.server_cpu_us),
-                    format!("{:.2}", each.server_switches),
-                    each.flushes.map_or("-".into(), |flushes| format!("{flushes:.3}")),
-                ]);
+                let mut pairs = vec![
+                    (each.mount_cpu_us, each.mount_switches),
+                    (each.server_cpu_us, each.server_switches),
+                ];
+                if has_targets {
+                    pairs.push((each.targets_cpu_us, each.targets_switches));
+                }
+                let cells = |(cpu, switches)| [format!("{cpu:.1}"), format!("{switches:.2}")];
+                let mut row = vec![line.work.into(), kind.text().into()];
+                row.extend(pairs.into_iter().flat_map(cells));
+                row.push(each.flushes.map_or("-".into(), |flushes| format!("{flushes:.3}")));
+                table.row(row);
             }
         }
         table.text()
@@ -184,7 +205,7 @@ fn line(row: &Row) -> Line {
         work: row.work.name,
         title: row.work.title,
         unit,
-        target: reached(row.work.target, &rates, &medians),
+        target: reached(row.compared, row.work, &rates, &medians),
         median: medians,
         each: row.samples.iter().map(|(&kind, samples)| (kind, each(samples, scale))).collect(),
         samples: row.samples.clone(),
@@ -192,24 +213,26 @@ fn line(row: &Row) -> Line {
 }
 
 fn reached(
-    target: Target,
+    compared: Compared,
+    work: &Work,
     rates: &dyn Fn(Kind) -> Vec<f64>,
     medians: &BTreeMap<Kind, f64>,
 ) -> Option<Reached> {
+    let judged = compared.judged();
     let of = |kind: Kind| medians.get(&kind).copied().unwrap_or_default();
-    let (than, least, reached, single) = match target {
+    let (than, least, reached, single) = match compared.target(work) {
         Target::None => return None,
-        Target::PerSecond(least) => (None, least, of(Kind::Redbud), rates(Kind::Redbud)),
+        Target::PerSecond(least) => (None, least, of(judged), rates(judged)),
         Target::Ratio(least, than) => {
-            let pairs = rates(Kind::Redbud).into_iter().zip(rates(than));
-            let single = pairs.map(|(redbud, other)| redbud / other).collect();
-            (Some(than), least, of(Kind::Redbud) / of(than), single)
+            let pairs = rates(judged).into_iter().zip(rates(than));
+            let single = pairs.map(|(one, other)| one / other).collect();
+            (Some(than), least, of(judged) / of(than), single)
         }
     };
     let spread = single
         .iter()
         .fold((f64::INFINITY, 0f64), |(least, most), &one| (least.min(one), most.max(one)));
-    Some(Reached { than, least, reached, spread, met: reached >= least })
+    Some(Reached { of: judged, than, least, reached, spread, met: reached >= least })
 }
 
 fn each(samples: &[Sample], scale: f64) -> Each {
@@ -224,6 +247,8 @@ fn each(samples: &[Sample], scale: f64) -> Each {
         server_cpu_us: middle(&|sample| sample.server_cpu as f64 / 1000.0),
         mount_switches: middle(&|sample| sample.mount_switches as f64),
         server_switches: middle(&|sample| sample.server_switches as f64),
+        targets_cpu_us: middle(&|sample| sample.targets_cpu as f64 / 1000.0),
+        targets_switches: middle(&|sample| sample.targets_switches as f64),
         flushes: flushes.then(|| middle(&|sample| sample.flushes.unwrap_or_default() as f64)),
         requests: names
             .into_iter()
@@ -255,8 +280,8 @@ impl Columns {
         Columns { rows: vec![head.iter().map(|&cell| cell.to_owned()).collect()] }
     }
 
-    fn head<const N: usize>(&mut self, more: [&str; N]) {
-        self.rows[0].extend(more.map(str::to_owned));
+    fn head<'a>(&mut self, more: impl IntoIterator<Item = &'a str>) {
+        self.rows[0].extend(more.into_iter().map(str::to_owned));
     }
 
     /// Adds a row.
@@ -322,7 +347,7 @@ mod tests {
             (Kind::Null, samples(&[100, 100, 125])),
             (Kind::Ext4, samples(&[10, 10, 10])),
         ]);
-        let report = Report::new(&[Row { work, samples }]);
+        let report = Report::new(&[Row { work, compared: Compared::Others, samples }]);
         let target = report.rows[0].target.as_ref().unwrap();
         assert!((target.reached - 0.4).abs() < 1e-9 && target.met);
         assert!((target.spread.0 - 0.3).abs() < 1e-9);
@@ -330,5 +355,23 @@ mod tests {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("0.40 (0.30-0.40) 0.35 x null met"), "{text}");
         assert!(report.to_json().contains("\"than\": \"null\""));
+    }
+
+    #[test]
+    fn objects_are_judged_by_the_data_disks_in_every_work() {
+        for work in WORKS {
+            let samples = BTreeMap::from([
+                (Kind::Redbud, samples(&[100, 200, 300])),
+                (Kind::Objects, samples(&[50, 110, 180])),
+            ]);
+            let report = Report::new(&[Row { work, compared: Compared::Objects, samples }]);
+            let target = report.rows[0].target.as_ref().unwrap();
+            assert!((target.reached - 0.55).abs() < 1e-9 && !target.met, "{}", work.name);
+            assert!((target.spread.0 - 0.5).abs() < 1e-9 && (target.spread.1 - 0.6).abs() < 1e-9);
+            let text = report.text();
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(words.contains("0.55 (0.50-0.60) 0.60 x redbud MISSED"), "{text}");
+            assert!(!words.contains("ext4") && words.contains("ost cpu"), "{text}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::contender::{Field, Kind, SetUp};
-use crate::works::{Row, Sizes, WORKS, Work, make_entries};
+use crate::works::{Compared, Row, Sizes, WORKS, Work, make_entries};
 use crate::{Res, failed, process, report};
 
 /// A measurement.
@@ -15,6 +15,8 @@ pub struct Plan {
     pub sizes: Sizes,
     /// Runs of each work.
     pub runs: usize,
+    /// Which contenders there are.
+    pub compared: Compared,
     /// Only the works of these names; all usual ones, if there are none.
     pub only: Vec<String>,
 }
@@ -28,7 +30,7 @@ pub fn measure(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Res<Vec<Row>> {
     let works = chosen(&plan.only)?;
     let kinds: Vec<Kind> = Kind::ALL
         .into_iter()
-        .filter(|kind| works.iter().any(|work| work.kinds.contains(kind)))
+        .filter(|kind| works.iter().any(|work| plan.compared.kinds(work).contains(kind)))
         .collect();
     progress("setting up");
     let set_up = SetUp { kinds, ..plan.set_up.clone() };
@@ -45,17 +47,18 @@ fn turns(
     progress: &mut dyn FnMut(&str),
 ) -> Res<Vec<Row>> {
     if let Some(work) = works.iter().find(|work| work.needs_entries()) {
-        for &kind in work.kinds {
+        for &kind in plan.compared.kinds(work) {
             progress(&format!("making {} entries on {}", plan.sizes.entries, kind.text()));
             make_entries(field, &plan.sizes, kind)?;
         }
     }
-    let mut rows: Vec<Row> =
-        works.iter().map(|work| Row { work, samples: BTreeMap::new() }).collect();
+    let compared = plan.compared;
+    let row = |&work: &&'static Work| Row { work, compared, samples: BTreeMap::new() };
+    let mut rows: Vec<Row> = works.iter().map(row).collect();
     for run in 1..=plan.runs {
         for row in &mut rows {
             let mut line = format!("run {run}/{}, {}:", plan.runs, row.work.name);
-            for &kind in row.work.kinds {
+            for &kind in compared.kinds(row.work) {
                 let sample = row.work.turn(field, &plan.sizes, kind)?;
                 line += &format!(" {} {}", kind.text(), report::rate(row.work, sample.rate()));
                 row.samples.entry(kind).or_default().push(sample);

@@ -59,6 +59,42 @@ pub enum Target {
     PerSecond(f64),
 }
 
+/// What a table compares.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Compared {
+    /// Redbud with others: those of each work.
+    #[default]
+    Others,
+    /// Redbud with object targets with Redbud on data disks, in every work.
+    Objects,
+}
+
+impl Compared {
+    /// The contenders that do `work`.
+    pub fn kinds(self, work: &Work) -> &'static [Kind] {
+        match self {
+            Compared::Others => work.kinds,
+            Compared::Objects => BLOCKS_AND_OBJECTS,
+        }
+    }
+
+    /// The contender that has a target.
+    pub fn judged(self) -> Kind {
+        match self {
+            Compared::Others => Kind::Redbud,
+            Compared::Objects => Kind::Objects,
+        }
+    }
+
+    /// What that one must reach in `work`.
+    pub fn target(self, work: &Work) -> Target {
+        match self {
+            Compared::Others => work.target,
+            Compared::Objects => Target::Ratio(OBJECTS_LEAST, Kind::Redbud),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum What {
     WriteSeq,
@@ -81,6 +117,10 @@ const WEB_FILES: u64 = 1;
 const FILES: &[Kind] = &[Kind::Redbud, Kind::Null, Kind::Ext4];
 /// The contenders that keep what is written.
 const LOCAL: &[Kind] = &[Kind::Redbud, Kind::Ext4];
+/// The contenders if object targets are compared with data disks.
+const BLOCKS_AND_OBJECTS: &[Kind] = &[Kind::Redbud, Kind::Objects];
+/// What a mount with object targets must reach in every work, of what it does with data disks.
+const OBJECTS_LEAST: f64 = 0.6;
 const DATA: &[Kind] = &[Kind::Redbud, Kind::Ext4, Kind::Raw];
 
 /// All works, in the order in which they are done.
@@ -207,6 +247,10 @@ pub struct Sample {
     pub mount_switches: u64,
     /// The same of the server.
     pub server_switches: u64,
+    /// Processor time of the process with the object targets.
+    pub targets_cpu: u64,
+    /// Times that its threads went to sleep.
+    pub targets_switches: u64,
     /// Flushes of the disk below; none if they are not counted.
     pub flushes: Option<u64>,
     /// Requests that the kernel sent to the mount, by kind.
@@ -220,6 +264,8 @@ pub struct Sample {
 pub struct Row {
     /// The work.
     pub work: &'static Work,
+    /// What is compared.
+    pub compared: Compared,
     /// The results of the turns.
     pub samples: BTreeMap<Kind, Vec<Sample>>,
 }
@@ -470,7 +516,7 @@ pub fn sample(field: &Field, kind: Kind, label: &str, jobs: Vec<Job>) -> Res<Sam
     let done = barrier.start()?;
     let usage = field.usage(kind);
     let flushes = field.flushes.count();
-    let [mount, server]: [Usage; 2] =
+    let [mount, server, targets]: [Usage; 3] =
         std::array::from_fn(|index| usage[index].since(usage_before[index]));
     Ok(Sample {
         ops: done.ops,
@@ -479,6 +525,8 @@ pub fn sample(field: &Field, kind: Kind, label: &str, jobs: Vec<Job>) -> Res<Sam
         server_cpu: server.cpu,
         mount_switches: mount.switches,
         server_switches: server.switches,
+        targets_cpu: targets.cpu,
+        targets_switches: targets.switches,
         flushes: flushes.zip(flushes_before).map(|(after, before)| after - before),
         requests: requests_between(&requests_before, &requests()?),
         texts: std::iter::once(done.text).chain(done.others).collect(),

@@ -97,6 +97,10 @@ pub struct BenchTableArgs {
     /// this security
     #[arg(long, value_name = "SECURITY", value_parser = ["encrypted", "greeting", "none"])]
     pub tcp: Option<String>,
+    /// Compare Redbud on so many object targets with Redbud on as many data disks, and with nothing
+    /// else
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub osts: Option<u16>,
     /// Run only these works
     #[arg(long, value_name = "WORK,…", value_delimiter = ',')]
     pub only: Vec<String>,

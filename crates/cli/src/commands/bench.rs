@@ -11,8 +11,9 @@ use bench::report::Report;
 use bench::scripts::filebench::Personality;
 use bench::scripts::xcdn;
 use bench::table::{Plan, measure};
-use bench::works::Sizes;
+use bench::works::{Compared, Sizes};
 use bench::{BenchError, devices, loads, memory, null, worker};
+use channel::{Allowed, Entry, Role, Squash};
 use env::DriverKind;
 use fuse::init::{InitOptions, UringEntries};
 
@@ -22,7 +23,7 @@ use crate::args::{
 };
 use crate::commands::local::{files, this_program};
 use crate::exit::{Ended, Failure, Status};
-use crate::{notify, output};
+use crate::{keys, notify, output};
 
 /// Data disks of the table.
 const DISKS: usize = 2;
@@ -122,7 +123,7 @@ fn table(args: &BenchTableArgs) -> Ended {
         set_up: SetUp {
             program: this_program(),
             dir: args.dir.clone(),
-            disks: DISKS,
+            disks: args.osts.map_or(DISKS, usize::from),
             loops: None,
             disk_bytes: DISK_MIN + content * 2 + args.files * SMALL_EACH / 2,
             metadata_bytes: DISK_MIN + (args.files + args.entries) * METADATA_EACH,
@@ -134,6 +135,7 @@ fn table(args: &BenchTableArgs) -> Ended {
         },
         sizes,
         runs: args.runs.into(),
+        compared: if args.osts.is_some() { Compared::Objects } else { Compared::Others },
         only: args.only.clone(),
     };
     let report = Report::new(&measure(&plan, &mut progress).map_err(ended)?);
@@ -144,11 +146,22 @@ fn table(args: &BenchTableArgs) -> Ended {
 
 /// How the mount reaches its server, if not by the Unix socket of this host.
 fn tcp(args: &BenchTableArgs) -> Option<Tcp> {
-    let keys = |dir: &Path| {
-        let server = files::keys(dir).map_err(|failure| failure.to_string())?;
-        Ok(files::key_lines(server))
-    };
+    let keys = |dir: &Path| keys_in(dir).map_err(|failure| failure.to_string());
     args.tcp.clone().map(|security| Tcp { security, keys })
+}
+
+/// Makes the keys in `dir`: of the client, and of the metadata server, which targets let in, too.
+/// Returns the lines of the cluster's file that name them.
+fn keys_in(dir: &Path) -> Result<String, Failure> {
+    let server = files::keys(dir)?;
+    let (list, node) = (dir.join(files::KEYS[2]), "metadata-server".to_owned());
+    let (role, squash) = (Role::Server, Squash::Off);
+    let entry = Entry { key: server, name: node, role, squash, revoked: false };
+    let old = std::fs::read_to_string(&list).map_err(|error| files::io(&list, &error))?;
+    let new = Allowed::with(&old, &entry)
+        .map_err(|error| failed(format!("{}: {error}", list.display())))?;
+    keys::replace(&list, &new, 0o644).map_err(failed)?;
+    Ok(files::key_lines(server))
 }
 
 /// Small disks, with room for the metadata of `files`; what else is measured says so itself.

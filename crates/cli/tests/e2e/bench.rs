@@ -50,6 +50,47 @@ fn every_contender_runs_every_work_with_the_same_requests() {
 }
 
 #[test]
+fn object_targets_do_every_work_beside_data_disks_and_have_a_bound() {
+    let (scratch, json) = (Scratch::new(), Scratch::new());
+    let json = json.path().join("table.json");
+    let measure = |options: &[&str]| {
+        let mut command = redbud();
+        command.args(["bench", "table", "--osts", "2", "--runs", "1", "--files", "80"]);
+        command.args(["--entries", "300", "--size", "4M", "--random", "100ms"]).args(options);
+        let output = command.arg("--json").arg(&json).arg("--dir").arg(scratch.path()).output();
+        let said = describe(output.as_ref().unwrap());
+        assert!(output.unwrap().status.success(), "{said}");
+        assert_eq!(left(&scratch), Vec::<String>::new(), "{said}");
+        let report = std::fs::read_to_string(&json).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        report["rows"].as_array().unwrap().clone()
+    };
+    let rows = measure(&[]);
+    assert_eq!(rows.len(), 12);
+    for row in &rows {
+        let samples = row["samples"].as_object().unwrap();
+        assert_eq!(samples.keys().collect::<Vec<_>>(), ["objects", "redbud"], "{row}");
+        for kind in ["objects", "redbud"] {
+            assert!(samples[kind][0]["ops"].as_u64().unwrap() > 0, "{row}");
+        }
+        let (target, median) = (&row["target"], |kind: &str| row["median"][kind].as_f64().unwrap());
+        assert_eq!((&target["of"], &target["than"]), (&"objects".into(), &"redbud".into()));
+        let (reached, least) =
+            (target["reached"].as_f64().unwrap(), target["least"].as_f64().unwrap());
+        assert!((reached - median("objects") / median("redbud")).abs() < 1e-6, "{row}");
+        assert_eq!((least, target["met"].as_bool()), (0.6, Some(reached >= least)), "{row}");
+    }
+    // The bytes went to the targets: only their process works with them.
+    let cpu = |row: &serde_json::Value, kind: &str| {
+        row["samples"][kind][0]["targets_cpu"].as_u64().unwrap()
+    };
+    let written = rows.iter().find(|row| row["work"] == "seq-write").unwrap();
+    assert!(cpu(written, "objects") > 0 && cpu(written, "redbud") == 0, "{written}");
+    let rows = measure(&["--tcp", "encrypted", "--only", "seq-write,seq-read"]);
+    assert_eq!(rows.len(), 2);
+}
+
+#[test]
 fn memory_is_reported_for_every_process() {
     let scratch = Scratch::new();
     let mut command = redbud();
