@@ -303,6 +303,6 @@ impl Sessions {
             assert!(!absent, "client {} is absent and here", session.client);
         });
         self.table.validate();
-        self.runtime.store.validate();
+        self.runtime.store.validate(|client| self.get(client).is_some());
     }
 }

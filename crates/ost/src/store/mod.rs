@@ -208,9 +208,9 @@ impl ObjectStore {
         self.promises.forget(client);
     }
 
-    /// Checks the invariants of what is kept in memory.
-    pub fn validate(&self) {
-        self.promises.validate();
+    /// Checks the invariants of what is kept in memory; `is_here`: has this client a session?
+    pub fn validate(&self, is_here: impl Fn(ClientId) -> bool) {
+        self.promises.validate(is_here);
     }
 
     /// UUID and name of the file system, and the epoch of this opening.

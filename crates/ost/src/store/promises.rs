@@ -11,6 +11,8 @@
 //! - the sum of all promises is kept beside them;
 //! - of two statements of a client the older one changes nothing, and none raises a promise but the
 //!   first after a restart;
+//! - a client is kept no more than its newest statement says and what it was given since;
+//! - only a client with a session is kept any;
 //! - a promise is made only of blocks that are free, not of the reserve and not promised. What is
 //!   stated after a restart may exceed that: others may have freed it, and repeat that only later;
 //! - so many blocks are promised at most as the free metadata blocks can map, one by one.
@@ -36,6 +38,8 @@ struct Promise {
     /// The last request for room, and what was given.
     asked: u64,
     given: u64,
+    /// What the newest statement says, and what was given since.
+    most: u64,
 }
 
 /// See the module.
@@ -82,7 +86,8 @@ impl Promises {
         self.change(client, |promise| {
             if said.number > promise.number {
                 promise.number = said.number;
-                promise.blocks = promise.blocks.min(said.blocks.saturating_add(said.asked));
+                promise.most = said.blocks.saturating_add(said.asked);
+                promise.blocks = promise.blocks.min(promise.most);
             }
         });
     }
@@ -116,6 +121,7 @@ impl Promises {
         supply: Supply,
     ) -> Option<u64> {
         let repeated = self.change(client, |promise| {
+                promise.most = said.blocks;
             (promise.asked == said.number && said.number > 0).then_some(promise.given)
         });
         if repeated.is_some() {
@@ -143,9 +149,17 @@ impl Promises {
         }
     }
 
-    /// Checks the invariants.
-    pub(super) fn validate(&self) {
-        let sum: u64 = self.of.borrow().values().map(|promise| promise.blocks).sum();
+    /// Checks the invariants; `is_here`: has this client a session?
+    pub(super) fn validate(&self, is_here: impl Fn(ClientId) -> bool) {
+        let mut sum = 0;
+        for (&client, promise) in &*self.of.borrow() {
+            let Promise { number, blocks, most, asked, given } = *promise;
+            sum += blocks;
+            assert!(blocks <= most, "client {client} is kept {blocks} blocks of {most} at most");
+            assert!(blocks == 0 || is_here(client), "client {client} is kept room, and is gone");
+            assert!(client != ClientId::NONE, "nobody is kept room");
+            assert!(given == 0 || asked <= number, "client {client} was given room unasked");
+        }
         assert_eq!(sum, self.total.get(), "the sum of all promises");
     }
 }
@@ -154,6 +168,7 @@ impl Promises {
 mod tests {
     use super::*;
 
+            promise.most = promise.most.saturating_add(given);
     const A: ClientId = ClientId(1);
     const B: ClientId = ClientId(2);
 
@@ -175,7 +190,7 @@ mod tests {
         assert_eq!((promises.of(B), promises.total()), (75, 100));
         promises.forget(A);
         assert_eq!(promises.total(), 75);
-        promises.validate();
+        promises.validate(|_| true);
     }
 
     #[test]
@@ -193,7 +208,7 @@ mod tests {
         assert_eq!(promises.total(), 5, "the answer to a request may be on its way");
         promises.state(A, said(0, 0));
         assert_eq!(promises.total(), 5, "who says nothing keeps what it has");
-        promises.validate();
+        promises.validate(|_| true);
     }
 
     #[test]
@@ -208,7 +223,7 @@ mod tests {
         assert_eq!(promises.total(), 10, "a write that took less than its client counted");
         promises.spend(B, 5, said(1, u64::MAX));
         assert_eq!((promises.of(B), promises.total()), (0, 10));
-        promises.validate();
+        promises.validate(|_| true);
     }
 
     #[test]
@@ -219,7 +234,7 @@ mod tests {
         assert_eq!(promises.give(B, said(2, 0), (1, 9), supply(61)), Some(1));
         promises.state_anew(B, said(3, u64::MAX), 100);
         assert_eq!((promises.of(A), promises.of(B)), (60, 40), "no more than there is");
-        promises.validate();
+        promises.validate(|_| true);
     }
 
     #[test]
@@ -232,3 +247,39 @@ mod tests {
         assert_eq!(Promises::default().give(B, said(1, 0), (1, 1), none), None);
     }
 }
+
+    /// Two clients with room; `mutate` changes what is kept for the first one, not the sum.
+    fn mutated(mutate: impl FnOnce(&mut Promise, &mut Promise)) {
+        let promises = Promises::default();
+        for client in [A, B] {
+            assert_eq!(promises.give(client, said(1, 0), (9, 9), supply(1000)), Some(9));
+        }
+        promises.validate(|_| true);
+        let (mut first, mut second) = {
+            let of = promises.of.borrow();
+            (of[&A], of[&B])
+        };
+        mutate(&mut first, &mut second);
+        promises.of.borrow_mut().extend([(A, first), (B, second)]);
+        promises.validate(|client| client == A || client == B);
+    }
+
+    #[test]
+    #[should_panic(expected = "client 1 is kept 12 blocks of 9 at most")]
+    fn room_of_one_client_that_is_counted_for_another_is_noticed() {
+        mutated(|first, second| (first.blocks, second.blocks) = (12, 6));
+    }
+
+    #[test]
+    #[should_panic(expected = "client 1 was given room unasked")]
+    fn answer_to_a_request_that_no_statement_made_is_noticed() {
+        mutated(|first, _| first.asked = 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "client 2 is kept room, and is gone")]
+    fn room_that_is_kept_for_a_client_without_a_session_is_noticed() {
+        let promises = Promises::default();
+        assert_eq!(promises.give(B, said(1, 0), (9, 9), supply(1000)), Some(9));
+        promises.validate(|client| client == A);
+    }
