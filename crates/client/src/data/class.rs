@@ -67,6 +67,8 @@ pub(super) struct Grants {
     pub modest_until: Cell<Instant>,
     /// Zones that had no room when they were asked, and until when that counts.
     full: RefCell<BTreeMap<PagId, Instant>>,
+    /// The log says that there is no zone of the class.
+    pub lacks_zones: Cell<bool>,
     /// Free blocks of the zones at the server, as last heard.
     left: RefCell<BTreeMap<PagId, u64>>,
 }
@@ -90,6 +92,7 @@ impl Grants {
             relieving: Cell::new(false),
             modest_until: Cell::new(Instant::default()),
             full: RefCell::default(),
+            lacks_zones: Cell::default(),
             left: RefCell::default(),
         }
     }

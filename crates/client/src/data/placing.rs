@@ -110,8 +110,10 @@ impl File {
         (asked.hint, asked.unreachable) = ctx.grant_zones(class, wanted);
         let stream = asked.stream;
         ctx.transfers.asked.note(self.ino, stream);
-        let all_absent = ctx.zones_of(class).into_iter().all(|zone| ctx.disks.is_absent(zone));
-        let placed = if all_absent { Err(Fault::Io) } else { ctx.rpc.place(asked).await };
+        let placed = match ctx.has_no_device(class) {
+            Some(fault) => Err(fault),
+            None => ctx.rpc.place(asked).await,
+        };
         let result = placed.map(|Granted { runs, left }| {
             self.keep_places(class, &pieces, &runs);
             ctx.note_granted(class, wanted, &runs, left);

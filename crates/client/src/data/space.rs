@@ -262,16 +262,39 @@ impl DataContext {
         grants.refilling.set(true);
         let transfer = Transfer::begin(&self.transfers);
         let (hint, without) = self.grant_zones(class, hint);
-        let absent = |zone| self.disks.is_absent(zone);
-        let result = match self.zones_of(class).into_iter().all(absent) {
-            true => Err(Fault::Io),
-            false => self.rpc.space(hint, blocks, without).await,
+        let result = match self.has_no_device(class) {
+            Some(fault) => Err(fault),
+            None => self.rpc.space(hint, blocks, without).await,
         };
         grants.refilling.set(false);
         let result = self.take_grant(class, blocks, hint, result);
         drop(transfer);
         grants.granted.notify_all();
         result
+    }
+
+    /// Why no request for blocks of this class is sent: there is no zone (`NoSpace`), or the device
+    /// of every one is absent (`Io`).
+    pub(super) fn has_no_device(&self, class: &Class) -> Option<Fault> {
+        let zones = self.zones_of(class);
+        if !zones.is_empty() {
+            let all_absent = zones.into_iter().all(|zone| self.disks.is_absent(zone));
+            return all_absent.then_some(Fault::Io);
+        }
+        if !class.grants.lacks_zones.replace(true) {
+            let which = match &class.zones[..] {
+                [] => "the file system has no data zone yet".to_owned(),
+                zones => {
+                    let list: Vec<String> = zones.iter().map(ToString::to_string).collect();
+                    format!("the file system has none of the data zones {}", list.join(", "))
+                }
+            };
+            self.rpc.log(&format!(
+                "{which}, so writes find no space: add one by `redbud pag add ost:HOST:PORT`, or \
+                 `redbud pag add DEVICE`"
+            ));
+        }
+        Some(Fault::NoSpace)
     }
 
     /// Takes the server's answer to a request for `blocks`, best of the zone `hint`.

@@ -99,3 +99,21 @@ fn room_is_stated_anew_to_a_target_that_was_restarted() {
         rig.finish(2048).await;
     });
 }
+
+#[test]
+fn file_system_without_a_zone_has_no_space() {
+    let setup = Setup { disks: 0, ..Setup::default() };
+    let undelegated = Setup { disks: 0, ..Setup::default().undelegated() };
+    for setup in [setup, undelegated] {
+        run(1106, setup, |rig| async move {
+            let file = rig.file(2);
+            for _ in 0..2 {
+                let full = rig.write(&file, 0, &[1; 4 * BLOCK]).await;
+                assert_eq!(full, Err(Fault::NoSpace));
+            }
+            let log = rig.server.log.borrow();
+            let said = log.iter().filter(|line| line.contains("`redbud pag add"));
+            assert_eq!(said.count(), 1, "{log:?}");
+        });
+    }
+}
