@@ -23,7 +23,7 @@ use crate::message::{self, Notice, OBJECT_TARGET, Peer, Versions};
 use crate::{wire_enum, wire_struct};
 
 /// The version of the protocol that this code speaks.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Blocks of one read or write at most: 1 MiB.
 pub const IO_BLOCKS_MAX: u32 = 256;
@@ -118,7 +118,8 @@ wire_enum! {
         Status = 12 {},
         /// Asks the target to keep `wanted` more free blocks for the client, and `needed` at least.
         /// It waits until all clients from before a restart are back. `may` allows writes to some
-        /// object. Reply `Room`. `NoSpace` if there are not so many as are needed.
+        /// object. Reply `Room`. `NoSpace` if there are not so many as are needed, also when other
+        /// clients have given back what they were asked for ([`Push::Short`]).
         Reserve = 13 { may: Capability, room: Statement, needed: u64, wanted: u64, },
         /// The client gives back what is above its statement. In its recovery it says what was kept
         /// for it before the restart. Reply `Done`.
@@ -157,6 +158,9 @@ wire_enum! {
         Committed = 1 { transno: Transno, },
         /// The session is over.
         Evicted = 2 { reason: String, },
+        /// Another client needs room. The client gives back, by [`Op::Hold`] and at once, what no
+        /// bytes that it has accepted need.
+        Short = 3 {},
     }
 }
 
@@ -240,6 +244,7 @@ impl Peer for Ost {
         match push {
             Push::Committed { transno } => Notice::Committed(transno),
             Push::Evicted { reason } => Notice::Evicted(reason),
+            Push::Short {} => Notice::Other(push),
         }
     }
 }

@@ -189,3 +189,34 @@ fn targets_with_one_journal_file_keep_files_over_kills_and_restarts() {
         assert!(text.contains("of ost-journals.img, which has 2 of others"), "{text}");
     }
 }
+
+/// A full target has the room back at once that an idle mount has ahead of its writes.
+#[test]
+fn room_ahead_of_an_idle_mount_goes_to_the_writer_that_needs_it() {
+    let scratch = Scratch::new();
+    let said = local(
+        &scratch,
+        &["--osts", "1"],
+        r#"
+        redbud set-layout . --policy objects
+        mkdir -p $dir/../second
+        redbud mount --allow-unzoned "$REDBUD_SOURCE" $dir/../second
+        dd if=/dev/zero of=fill bs=1M status=none 2>&1 | grep -o 'No space left' || true
+        truncate -s -32M fill
+        sync fill
+        # The second mount keeps room ahead, and does nothing any more.
+        dd if=/dev/zero of=$dir/../second/idle bs=4k count=1 conv=fsync status=none
+        dd if=/dev/zero of=rest bs=4k status=none 2>&1 | grep -o 'No space left' || true
+        redbud ost status $(sed -n 's/^address = "\(.*\)"/\1/p' $dir/cluster.toml) \
+            --config $dir/cluster.toml --json
+        redbud umount $dir/../second
+        "#,
+    );
+    let (full, status) = said.split_at(said.find('{').expect("a status"));
+    assert_eq!(full, "No space left\nNo space left\n");
+    let status: Value = serde_json::from_str(status).unwrap();
+    let target = &status["targets"][0];
+    let promised = target["store"]["promised_blocks"].as_u64().unwrap();
+    let free = target["free"].as_u64().unwrap();
+    assert!(promised < 64 && free < 64, "{promised} of {free} free blocks are promised");
+}

@@ -23,7 +23,7 @@ use proto::capability::Capability;
 use proto::content::Content;
 use proto::mds::PagInfo;
 use proto::message::{Principal, Request};
-use proto::ost::{IO_BLOCKS_MAX, ObjectRun, Op, OpReply, Ost};
+use proto::ost::{IO_BLOCKS_MAX, ObjectRun, Op, OpReply, Ost, Push, PushReply};
 use session::client::{
     Call, Config, Events, KeptLimits, ReadClientKeys, ReplayEntry, Session, Shared, result,
 };
@@ -104,6 +104,11 @@ impl DataDevice {
     ) -> Rc<DataDevice> {
         let Meeting { settings, fs, shared, log } = meeting.clone();
         let link = TargetLink {
+/// Who asks targets: they look at capabilities, not at users.
+fn root() -> Principal {
+    Principal { uid: 0, gid: 0, groups: Vec::new() }
+}
+
             settings,
             fs,
             shared,
@@ -153,8 +158,7 @@ impl DataDevice {
     async fn ask(&self, op: Op) -> Result<OpReply, Fault> {
         let _request = self.begin_request();
         let session = self.session().await?;
-        let root = Principal { uid: 0, gid: 0, groups: Vec::new() };
-        let reply = session.call(Call::one(root, op)).await.map_err(|fault| match fault {
+        let reply = session.call(Call::one(root(), op)).await.map_err(|fault| match fault {
             Fault::Interrupted => fault,
             _ => Fault::Io,
         })?;
@@ -507,7 +511,14 @@ impl DataDevice {
 impl Events<Ost> for DataDevice {
     fn absorb(&self, _: &Request<Ost>, _: &proto::ost::Reply, _: u64) {}
 
-    fn push(&self, _: proto::ost::Push) -> Option<proto::ost::PushReply> {
+    fn push(&self, push: Push) -> Option<PushReply> {
+        let session = self.link().session.borrow().clone();
+        if let (Push::Short {}, Some(session)) = (push, session) {
+            let room = self.link().room.give_all_back();
+            // If it is lost, the next statement says the same.
+            self.env
+                .spawn(async move { _ = session.call(Call::one(root(), Op::Hold { room })).await });
+        }
         None
     }
 

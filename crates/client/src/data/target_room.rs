@@ -160,6 +160,16 @@ impl TargetRoom {
     /// Blocks that are granted, and those of them that accepted bytes need.
     pub fn counts(&self) -> (u64, u64) {
         let state = self.state.get();
+    /// The target is short of room: gives up all that accepted bytes do not need, and asks for
+    /// nothing ahead for a while. Returns the statement that says so.
+    pub fn give_all_back(&self) -> Statement {
+        self.update(|state| {
+            state.scarce = true;
+            state.granted = state.granted.min(state.taken);
+        });
+        self.statement(0)
+    }
+
         (state.granted, state.taken)
     }
 }
@@ -350,6 +360,23 @@ mod tests {
         let target = granted(10);
         let room = target.take(A, 4).unwrap();
         assert!(target.give_back().is_none());
+    #[test]
+    fn room_ahead_is_given_back_at_once_to_a_target_that_is_short() {
+        let target = granted(10);
+        let room = target.take(A, 4).unwrap();
+        assert_eq!(target.give_all_back().blocks, 4);
+        assert_eq!(target.counts(), (4, 4));
+        assert!(target.take(A, 1).is_none() && target.ask_ahead().is_none());
+        drop(room);
+        // A request on its way may bring what it asks for.
+        let asking = target.ask(6).unwrap();
+        assert_eq!((asking.needed, target.give_all_back().blocks), (2, 0));
+        asking.granted(2);
+        drop(asking);
+        assert_eq!(target.counts(), (2, 0));
+        assert_eq!(target.ask(6).unwrap().needed, 4, "it asks for the rest");
+    }
+
         assert_eq!(target.give_back().unwrap().blocks, 4);
         assert!(target.give_back().is_none());
         target.forget();

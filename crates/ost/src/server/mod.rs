@@ -24,6 +24,7 @@ mod config;
 mod error;
 mod greeting;
 mod request;
+mod room;
 mod runtime;
 mod sessions;
 mod start;

@@ -242,8 +242,7 @@ impl Execution {
             return Err(Fault::Protocol);
         }
         server.sessions.recovered().await;
-        let client = self.session.client;
-        let given = server.runtime.store.promise(client, said, needed, wanted);
+        let given = server.promise(self.session.client, said, (needed, wanted)).await;
         given.map(|blocks| OpReply::Room { blocks })
     }
 

@@ -36,6 +36,7 @@ pub mod scrub;
 mod space;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -191,8 +192,18 @@ impl ObjectStore {
         let all = self.flight.content.blocks - 1;
         match anew {
             true => self.promises.state_anew(client, said, all),
-            false => self.promises.state(client, said),
+            false => self.promises.hold(client, said),
         }
+    }
+
+    /// Ends when a client has made a statement, or is forgotten.
+    pub fn promise_changed(&self) -> impl Future<Output = ()> {
+        self.promises.changed.notified()
+    }
+
+    /// The clients for which something is kept, and how often each has given something back.
+    pub fn promised(&self) -> BTreeMap<ClientId, u64> {
+        self.promises.all()
     }
 
     fn supply(&self) -> Supply {

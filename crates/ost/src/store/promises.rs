@@ -6,6 +6,8 @@
 //! or an answer was lost. A statement (`proto::ost::Statement`) in each request says what the
 //! client counts, and lowers what is kept to that. The promises are in memory. After a restart the
 //! clients state them again, and nobody is promised anything before all of them are back.
+//! A target that has too little for a request asks the other clients for what they have ahead
+//! (`proto::ost::Push::Short`), and waits a moment for their statements before it refuses.
 //!
 //! Invariants:
 //! - the sum of all promises is kept beside them;
@@ -20,6 +22,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use env::sync::Notify;
 use proto::ost::Statement;
 use types::ClientId;
 
@@ -35,11 +38,13 @@ struct Promise {
     /// The number of the newest statement.
     number: u64,
     blocks: u64,
+    /// What the newest statement says, and what was given since.
+    most: u64,
     /// The last request for room, and what was given.
     asked: u64,
     given: u64,
-    /// What the newest statement says, and what was given since.
-    most: u64,
+    /// How often the client has given back what it did not need.
+    holds: u64,
 }
 
 /// See the module.
@@ -47,6 +52,8 @@ struct Promise {
 pub(super) struct Promises {
     of: RefCell<BTreeMap<ClientId, Promise>>,
     total: Cell<u64>,
+    /// Notified when a client has made a statement, or is forgotten.
+    pub(super) changed: Notify,
 }
 
 /// What there is to promise.
@@ -67,6 +74,13 @@ impl Promises {
     /// Blocks that are kept for this client.
     pub(super) fn of(&self, client: ClientId) -> u64 {
         self.of.borrow().get(&client).map_or(0, |promise| promise.blocks)
+    }
+
+    /// The clients for which something is kept, and how often each has given something back.
+    pub(super) fn all(&self) -> BTreeMap<ClientId, u64> {
+        let of = self.of.borrow();
+        let has = of.iter().filter(|(_, promise)| promise.blocks > 0);
+        has.map(|(&client, promise)| (client, promise.holds)).collect()
     }
 
     fn change<T>(&self, client: ClientId, change: impl FnOnce(&mut Promise) -> T) -> T {
@@ -90,6 +104,15 @@ impl Promises {
                 promise.blocks = promise.blocks.min(promise.most);
             }
         });
+        self.changed.notify_all();
+    }
+
+    /// A client gives back what it does not need: all above this statement.
+    pub(super) fn hold(&self, client: ClientId, said: Statement) {
+        if client != ClientId::NONE {
+            self.change(client, |promise| promise.holds += 1);
+        }
+        self.state(client, said);
     }
 
     /// A client says what was kept for it before a restart; the target has `all` blocks.
@@ -98,6 +121,7 @@ impl Promises {
         self.change(client, |promise| {
             if said.number > promise.number {
                 promise.number = said.number;
+                promise.most = said.blocks;
                 promise.blocks = said.blocks.min(promise.blocks + left);
             }
         });
@@ -121,7 +145,6 @@ impl Promises {
         supply: Supply,
     ) -> Option<u64> {
         let repeated = self.change(client, |promise| {
-                promise.most = said.blocks;
             (promise.asked == said.number && said.number > 0).then_some(promise.given)
         });
         if repeated.is_some() {
@@ -137,6 +160,7 @@ impl Promises {
         let given = wanted.min(left / 4).max(needed);
         self.change(client, |promise| {
             promise.blocks += given;
+            promise.most = promise.most.saturating_add(given);
             (promise.asked, promise.given) = (said.number, given);
         });
         Some(given)
@@ -146,6 +170,7 @@ impl Promises {
     pub(super) fn forget(&self, client: ClientId) {
         if let Some(promise) = self.of.borrow_mut().remove(&client) {
             self.total.set(self.total.get() - promise.blocks);
+            self.changed.notify_all();
         }
     }
 
@@ -153,7 +178,7 @@ impl Promises {
     pub(super) fn validate(&self, is_here: impl Fn(ClientId) -> bool) {
         let mut sum = 0;
         for (&client, promise) in &*self.of.borrow() {
-            let Promise { number, blocks, most, asked, given } = *promise;
+            let Promise { number, blocks, most, asked, given, holds: _ } = *promise;
             sum += blocks;
             assert!(blocks <= most, "client {client} is kept {blocks} blocks of {most} at most");
             assert!(blocks == 0 || is_here(client), "client {client} is kept room, and is gone");
@@ -168,7 +193,6 @@ impl Promises {
 mod tests {
     use super::*;
 
-            promise.most = promise.most.saturating_add(given);
     const A: ClientId = ClientId(1);
     const B: ClientId = ClientId(2);
 
@@ -246,7 +270,6 @@ mod tests {
         let none = Supply { nodes: NODES_LEFT - 1, ..few };
         assert_eq!(Promises::default().give(B, said(1, 0), (1, 1), none), None);
     }
-}
 
     /// Two clients with room; `mutate` changes what is kept for the first one, not the sum.
     fn mutated(mutate: impl FnOnce(&mut Promise, &mut Promise)) {
@@ -283,3 +306,4 @@ mod tests {
         assert_eq!(promises.give(B, said(1, 0), (9, 9), supply(1000)), Some(9));
         promises.validate(|client| client == A);
     }
+}

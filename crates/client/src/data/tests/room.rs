@@ -101,6 +101,27 @@ fn room_is_stated_anew_to_a_target_that_was_restarted() {
 }
 
 #[test]
+fn room_ahead_is_given_back_at_once_to_a_target_that_asks_for_it() {
+    run(1104, setup(), |rig| async move {
+        let file = rig.file(2);
+        rig.server.targets[0].hold_writes(true);
+        rig.write(&file, 0, &[1; 6 * BLOCK]).await.unwrap();
+        let (granted, taken) = counts(&rig, 0);
+        assert!(granted > 1000 && taken == 4, "{granted} {taken}");
+        rig.server.targets[0].ask_for_room();
+        rig.env.sleep(Duration::from_millis(50)).await;
+        assert_eq!((counts(&rig, 0), promised(&rig, 0)), ((taken, taken), taken));
+        rig.server.targets[0].hold_writes(false);
+        assert!(counts(&rig, 1).0 > 1000, "the other target asked for nothing");
+        assert_eq!(file.fsync(false).await, Ok(true), "what was accepted has room");
+        assert_eq!(promised(&rig, 0), 0);
+        rig.write(&file, 16 * BLOCK_U64, &[2; 4 * BLOCK]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Ok(true));
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
 fn file_system_without_a_zone_has_no_space() {
     let setup = Setup { disks: 0, ..Setup::default() };
     let undelegated = Setup { disks: 0, ..Setup::default().undelegated() };

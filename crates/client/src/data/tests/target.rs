@@ -1,6 +1,7 @@
 //! A small target: objects in memory, of which a restart loses what is not durable.
 
 use std::ops::Deref;
+use std::rc::Weak;
 
 use env::sync::Notify;
 use proto::capability::{READ, TargetKey, WRITE};
@@ -59,6 +60,9 @@ pub struct Target {
     pub stalled: Cell<bool>,
     /// It tells nobody by itself what is durable.
     pub quiet: Cell<bool>,
+    /// Writes wait before anything is done.
+    pub holds_writes: Cell<bool>,
+    running: RefCell<Weak<Running>>,
     changed: Notify,
     pub counts: RefCell<Counts>,
     rng: RefCell<SimRng>,
@@ -71,6 +75,7 @@ pub struct Counts {
     pub reads: u64,
     pub punches: u64,
     pub syncs: u64,
+    pub reserves: u64,
     pub replays: u64,
     pub denied: u64,
 }
@@ -93,6 +98,8 @@ impl Target {
             flips: Cell::new(0),
             stalled: Cell::new(false),
             quiet: Cell::new(false),
+            holds_writes: Cell::new(false),
+            running: RefCell::default(),
             changed: Notify::new(),
             counts: RefCell::default(),
             rng: RefCell::new(SimRng::new(seed)),
@@ -123,6 +130,7 @@ impl Target {
             target: self.clone(),
             env: env.clone(),
         });
+        *self.running.borrow_mut() = Rc::downgrade(&server);
         let (listening, address) = (server.clone(), self.address());
         env.spawn(async move {
             let listener = listening.env.listen(&address).await.unwrap();
@@ -163,6 +171,17 @@ impl Target {
         let now = self.now.borrow();
         let mut disk = self.disk.borrow_mut();
         (disk.blocks, disk.lsn) = (now.0.clone(), now.1);
+    }
+
+    pub fn hold_writes(&self, holds: bool) {
+        self.holds_writes.set(holds);
+        self.changed.notify_all();
+    }
+
+    /// Asks all clients for the room that they do not need.
+    pub fn ask_for_room(&self) {
+        let running = self.running.borrow().upgrade().expect("it runs");
+        running.sessions.each(|session| session.push(Message::Push { push: Push::Short {} }));
     }
 
     pub fn set_stalled(&self, stalled: bool) {
@@ -341,6 +360,7 @@ impl Running {
         self.check_may(op)?;
         let target = &self.target;
         if matches!(op, Op::Reserve { .. }) {
+            target.counts.borrow_mut().reserves += 1;
             return self.promise(client, op);
         }
         let changes = <Ost as Peer>::may_change(op);
@@ -430,6 +450,9 @@ impl Running {
         let replayed = request.replay.is_some();
         let (mut results, mut transno, mut leaves) = (Vec::new(), Transno::ZERO, false);
         for op in &request.ops {
+            while matches!(op, Op::Write { .. }) && self.target.holds_writes.get() {
+                self.target.changed.notified().await;
+            }
             let before = self.target.now.borrow().1;
             let result = self.execute_op(session.client, op, replayed);
             let lsn = self.target.now.borrow().1;
