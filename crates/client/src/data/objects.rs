@@ -585,13 +585,13 @@ impl DataContext {
     /// Room at a target is short: launches what has some, and waits until some of it is spent.
     /// False if nothing of this client has any.
     async fn spend_room(self: &Rc<Self>, disk: &Rc<DataDisk>) -> bool {
-        let spent = disk.device.room_spent();
+        let freed = disk.device.room_freed();
         if !disk.device.has_room_taken() {
             return false;
         }
         self.launch_for_room();
         // Two writers may each have what the other one waits for.
-        self.env.timeout(ROOM_PATIENCE, spent).await.is_some()
+        self.env.timeout(ROOM_PATIENCE, freed).await.is_some()
     }
 
     /// The target that is this zone.

@@ -224,7 +224,7 @@ fn root() -> Principal {
     ) -> Result<Room, Fault> {
         let link = self.link();
         loop {
-            let changed = link.room.changed.notified();
+            let answered = link.room.answered.notified();
             if let Some(room) = link.room.take(pag, blocks) {
                 if let Some(asking) = link.room.ask_ahead() {
                     let this = self.clone();
@@ -243,7 +243,7 @@ fn root() -> Principal {
             if link.shared.caller_is_gone() {
                 return Err(Fault::Interrupted);
             }
-            changed.await;
+            answered.await;
         }
     }
 
@@ -262,9 +262,9 @@ fn root() -> Principal {
         Ok(())
     }
 
-    /// Ends when room is spent, or was asked for.
-    pub(super) fn room_spent(&self) -> impl Future<Output = ()> {
-        self.link().room.changed.notified()
+    /// Ends when accepted bytes have spent some of their room, or need it no more.
+    pub(super) fn room_freed(&self) -> impl Future<Output = ()> {
+        self.link().room.freed.notified()
     }
 
     /// Have accepted bytes room at the target that is not spent?
@@ -414,7 +414,7 @@ fn root() -> Principal {
             Some(session) => session.give_up(operation),
             None => link.opened.notify_all(),
         }
-        link.room.changed.notify_all();
+        link.room.wake_all();
     }
 
     /// Ends the session: the target forgets this client.
@@ -426,7 +426,7 @@ fn root() -> Principal {
             session.close().await;
         }
         link.opened.notify_all();
-        link.room.changed.notify_all();
+        link.room.wake_all();
     }
 
     /// Ends the session without a goodbye.

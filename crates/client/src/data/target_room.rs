@@ -43,8 +43,11 @@ struct State {
 #[derive(Default)]
 pub(super) struct TargetRoom {
     state: Cell<State>,
-    /// Notified when a request for room has ended, and when room is spent.
-    pub changed: Notify,
+    /// Notified when a request for room has ended.
+    pub answered: Notify,
+    /// Notified when accepted bytes have less room: it was spent, or is free again. A request that
+    /// ends is no such news: those who wait for it would have each other refused in turns.
+    pub freed: Notify,
 }
 
 /// A request for room; it has ended when the value is dropped.
@@ -58,7 +61,7 @@ pub(super) struct Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         self.of.update(|state| state.asked = None);
-        self.of.changed.notify_all();
+        self.of.answered.notify_all();
     }
 }
 
@@ -157,9 +160,12 @@ impl TargetRoom {
         gives.then(|| self.statement(0))
     }
 
-    /// Blocks that are granted, and those of them that accepted bytes need.
-    pub fn counts(&self) -> (u64, u64) {
-        let state = self.state.get();
+    /// Wakes all who wait: the caller of one of them is gone, or the session ends.
+    pub fn wake_all(&self) {
+        self.answered.notify_all();
+        self.freed.notify_all();
+    }
+
     /// The target is short of room: gives up all that accepted bytes do not need, and asks for
     /// nothing ahead for a while. Returns the statement that says so.
     pub fn give_all_back(&self) -> Statement {
@@ -170,6 +176,9 @@ impl TargetRoom {
         self.statement(0)
     }
 
+    /// Blocks that are granted, and those of them that accepted bytes need.
+    pub fn counts(&self) -> (u64, u64) {
+        let state = self.state.get();
         (state.granted, state.taken)
     }
 }
@@ -189,7 +198,10 @@ pub(super) struct Room {
 impl Drop for Part {
     fn drop(&mut self) {
         let blocks = self.blocks;
-        self.of.update(|state| state.taken -= blocks);
+        if blocks > 0 {
+            self.of.update(|state| state.taken -= blocks);
+            self.of.freed.notify_all();
+        }
     }
 }
 
@@ -244,7 +256,6 @@ impl Room {
     pub fn spend(self) {
         for part in &self.parts {
             part.of.update(|state| state.granted = state.granted.saturating_sub(part.blocks));
-            part.of.changed.notify_all();
         }
     }
 }
@@ -356,11 +367,6 @@ mod tests {
     }
 
     #[test]
-    fn unused_room_is_given_back_at_the_second_look() {
-        let target = granted(10);
-        let room = target.take(A, 4).unwrap();
-        assert!(target.give_back().is_none());
-    #[test]
     fn room_ahead_is_given_back_at_once_to_a_target_that_is_short() {
         let target = granted(10);
         let room = target.take(A, 4).unwrap();
@@ -377,6 +383,11 @@ mod tests {
         assert_eq!(target.ask(6).unwrap().needed, 4, "it asks for the rest");
     }
 
+    #[test]
+    fn unused_room_is_given_back_at_the_second_look() {
+        let target = granted(10);
+        let room = target.take(A, 4).unwrap();
+        assert!(target.give_back().is_none());
         assert_eq!(target.give_back().unwrap().blocks, 4);
         assert!(target.give_back().is_none());
         target.forget();

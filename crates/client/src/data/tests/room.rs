@@ -101,6 +101,43 @@ fn room_is_stated_anew_to_a_target_that_was_restarted() {
 }
 
 #[test]
+fn writers_that_wait_for_spent_room_do_not_ask_until_some_is_spent() {
+    let setup = Setup { disks: 0, targets: 1, stripe: (2, 1), ..Setup::default() };
+    run(1103, setup, |rig| async move {
+        let target = rig.server.targets[0].clone();
+        target.room.set(10);
+        target.hold_writes(true);
+        let first = rig.file(2);
+        rig.write(&first, 0, &[1; 8 * BLOCK]).await.unwrap();
+        first.launch_all();
+        let writers: Vec<_> = (3..6)
+            .map(|ino| {
+                let (file, ctx) = (rig.file(ino), rig.ctx.clone());
+                rig.env.spawn_join(async move {
+                    let data = IoBuf::copy_of(&[2; 4 * BLOCK]);
+                    let written = file.write(Some(0), data, 4 * BLOCK, None).await;
+                    drop(ctx);
+                    (file, written)
+                })
+            })
+            .collect();
+        rig.env.sleep(Duration::from_secs(2)).await;
+        let refused = target.counts.borrow().reserves;
+        assert!((4..=8).contains(&refused), "each is refused once: {refused} requests");
+        target.room.set(100);
+        target.hold_writes(false);
+        for writer in writers {
+            let (file, written) = writer.await;
+            assert_eq!(written.map(|(_, len)| len), Ok(4 * BLOCK as u32));
+            assert_eq!(file.fsync(false).await, Ok(true));
+        }
+        let all = target.counts.borrow().reserves;
+        assert!(all <= refused + 8, "{all} requests");
+        rig.finish(2048).await;
+    });
+}
+
+#[test]
 fn room_ahead_is_given_back_at_once_to_a_target_that_asks_for_it() {
     run(1104, setup(), |rig| async move {
         let file = rig.file(2);
