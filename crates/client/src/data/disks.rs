@@ -267,7 +267,8 @@ impl Disks {
             ));
         }
         let (settings, shared) = (config.targets.clone(), config.waits.shared().clone());
-        let meeting = Meeting { settings, fs, shared, log: log.clone() };
+        let targets = Rc::default();
+        let meeting = Meeting { settings, fs, shared, log: log.clone(), targets };
         let disks = Disks {
             meeting,
             by_pag: RefCell::default(),

@@ -34,8 +34,12 @@ use super::device::{DataDevice, Watch};
 use super::target_room::{Asking, Room, TargetRoom};
 use crate::api::{DeviceLoad, TargetStatus};
 
-/// Requests to one target that are kept until it has made them durable, and their bytes.
-const KEPT: KeptLimits = KeptLimits { requests: 4096, bytes: 64 << 20 };
+/// Requests to one target that are kept until it has made them durable.
+const KEPT_REQUESTS: usize = 4096;
+/// Their bytes at all targets together.
+const KEPT_BYTES: usize = 256 << 20;
+/// Least and most of these for one target. A quarter is for what is sent while a commit runs.
+const KEPT_EACH: (usize, usize) = (32 << 20, 128 << 20);
 /// Pause between attempts to reach a target for the first time.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often bytes are sent or asked for again whose checksums are wrong on arrival.
@@ -74,6 +78,8 @@ pub(super) struct TargetLink {
     sent: Cell<(u64, u64)>,
     /// Free blocks that it keeps for this client.
     room: Rc<TargetRoom>,
+    /// Targets of this client, this one included.
+    targets: Rc<Cell<usize>>,
 }
 
 /// How all targets of a client are met.
@@ -83,11 +89,24 @@ pub(super) struct Meeting {
     pub fs: Uuid,
     pub shared: Rc<Shared>,
     pub log: Rc<dyn Fn(&str)>,
+    /// How many there are.
+    pub targets: Rc<Cell<usize>>,
+}
+
+/// What is kept of the requests to one of so many targets.
+fn kept(targets: usize) -> KeptLimits {
+    let bytes = (KEPT_BYTES / targets.max(1)).clamp(KEPT_EACH.0, KEPT_EACH.1);
+    KeptLimits { requests: KEPT_REQUESTS, bytes }
 }
 
 /// The address in what the server says of the zone.
 fn address(path: &str) -> &str {
     path.strip_prefix("ost:").unwrap_or(path)
+}
+
+/// Who asks targets: they look at capabilities, not at users.
+fn root() -> Principal {
+    Principal { uid: 0, gid: 0, groups: Vec::new() }
 }
 
 /// The blocks that a read of an object found.
@@ -102,13 +121,9 @@ impl DataDevice {
         watch: &Rc<Watch>,
         meeting: &Meeting,
     ) -> Rc<DataDevice> {
-        let Meeting { settings, fs, shared, log } = meeting.clone();
+        let Meeting { settings, fs, shared, log, targets } = meeting.clone();
+        targets.set(targets.get() + 1);
         let link = TargetLink {
-/// Who asks targets: they look at capabilities, not at users.
-fn root() -> Principal {
-    Principal { uid: 0, gid: 0, groups: Vec::new() }
-}
-
             settings,
             fs,
             shared,
@@ -119,6 +134,7 @@ fn root() -> Principal {
             why: RefCell::default(),
             sent: Cell::default(),
             room: Rc::default(),
+            targets,
         };
         let mut device = DataDevice::without_file(env, std::slice::from_ref(zone), path, watch);
         device.target = Some(link);
@@ -453,7 +469,7 @@ async fn meet(env: Env, weak: Weak<DataDevice>) {
             description: settings.description,
             lease: settings.lease,
             keys: settings.keys,
-            kept: KEPT,
+            kept: kept(link.targets.get()),
             ping: settings.ping,
             log: link.log.clone(),
             ..Config::new::<Ost>(vec![address(&path).to_owned()], &settings.fs_name)
@@ -573,6 +589,12 @@ fn fill(buf: &mut [u8], (runs, data, sums): Blocks<'_>) -> Result<(), (u64, Faul
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn targets_share_what_is_kept_and_each_has_some() {
+        let mib = |targets| kept(targets).bytes >> 20;
+        assert_eq!([0, 1, 2, 4, 8, 28].map(mib), [128, 128, 128, 64, 32, 32]);
+    }
 
     #[test]
     fn answer_is_believed_only_with_right_sums_and_inside_the_read() {
