@@ -3,8 +3,8 @@
 //! Invariants:
 //! - the memory of an [`IoBuf`] starts at a 4096-byte boundary, its capacity is
 //!   a multiple of 4096, and every byte of it is initialised;
-//! - a thread keeps at most [`POOL_BYTES_MAX`] of unused memory; the excess returns to the
-//!   operating system, large pieces as soon as nothing of their slab is in use;
+//! - a thread keeps at most [`POOL_BYTES_MAX`] of unused memory. The excess returns to the
+//!   operating system; large pieces return to their slabs, some of which stay without use;
 //! - an `IoBuf` may be dropped on any thread and joins that thread's pool.
 
 mod slab;

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - a slab is one mapping of [`SLAB`] bytes at a multiple of [`SLAB`], cut into
 //!   pieces of one size; the record of pieces in use is outside of it;
-//! - a slab without pieces in use returns to the operating system at once;
+//! - at most [`SPARE_MAX`] slabs without pieces in use are kept, others return to the operating
+//!   system at once;
 //! - a new piece comes from the lowest slab in use that has room, so that slabs above
 //!   become empty.
 //!
@@ -22,6 +23,9 @@ pub(super) const SLAB: usize = 2 << 20;
 /// Most pieces of a slab.
 const PIECES_MAX: usize = 32;
 
+/// Slabs that are kept without pieces in use: 64 MiB, as much as a client keeps for one target.
+const SPARE_MAX: usize = 32;
+
 /// All slabs of the process. They serve only what the threads' pools cannot serve or keep.
 static SLABS: Mutex<Slabs> = Mutex::new(Slabs::new());
 
@@ -39,6 +43,8 @@ struct Slabs {
     by_base: BTreeMap<usize, Slab>,
     /// Size of pieces and address of the slabs that have room.
     roomy: BTreeSet<(usize, usize)>,
+    /// The addresses of slabs without pieces in use.
+    spare: Vec<usize>,
 }
 
 /// A piece of `bytes`, which divide [`SLAB`], and whether it is all zero; `None`: no memory.
@@ -63,7 +69,7 @@ impl Slab {
 
 impl Slabs {
     const fn new() -> Slabs {
-        Slabs { by_base: BTreeMap::new(), roomy: BTreeSet::new() }
+        Slabs { by_base: BTreeMap::new(), roomy: BTreeSet::new(), spare: Vec::new() }
     }
 
     fn take(&mut self, bytes: usize) -> Option<(NonNull<u8>, bool)> {
@@ -72,8 +78,13 @@ impl Slabs {
         let base = match first {
             Some(&(_, base)) => base,
             None => {
-                let base = map_slab()?;
-                self.by_base.insert(base, Slab { piece: bytes, used: 0, touched: 0 });
+                let spare = self.spare.pop();
+                let base = spare.map_or_else(map_slab, Some)?;
+                let mut slab = Slab { piece: bytes, used: 0, touched: 0 };
+                if spare.is_some() {
+                    slab.touched = slab.all();
+                }
+                self.by_base.insert(base, slab);
                 self.roomy.insert((bytes, base));
                 base
             }
@@ -99,7 +110,10 @@ impl Slabs {
         if slab.used == 0 {
             self.by_base.remove(&base);
             self.roomy.remove(&(bytes, base));
-            unmap_range(base, SLAB);
+            match self.spare.len() < SPARE_MAX {
+                true => self.spare.push(base),
+                false => unmap_range(base, SLAB),
+            }
         } else {
             self.roomy.insert((bytes, base));
         }
@@ -154,12 +168,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slab_pieces_do_not_overlap_and_empty_slabs_are_unmapped() {
+    fn slab_pieces_do_not_overlap_and_empty_slabs_are_spare() {
         let mut slabs = Slabs::new();
         for bytes in [64 << 10, 256 << 10, 1 << 20, SLAB] {
             let count = SLAB / bytes + 1;
             let pieces: Vec<_> = (0..count).map(|_| slabs.take(bytes).unwrap()).collect();
-            assert!(pieces.iter().all(|(_, fresh)| *fresh));
+            assert_eq!(pieces.iter().all(|(_, fresh)| *fresh), bytes == 64 << 10);
             let mut starts: Vec<_> = pieces.iter().map(|(piece, _)| piece.addr().get()).collect();
             starts.sort_unstable();
             assert!(starts.windows(2).all(|pair| pair[0] + bytes <= pair[1]));
@@ -169,7 +183,17 @@ mod tests {
                 slabs.give(piece, bytes);
             }
             assert!(slabs.by_base.is_empty() && slabs.roomy.is_empty());
+            assert_eq!(slabs.spare.len(), 2);
         }
+    }
+
+    #[test]
+    fn spare_slabs_are_bounded() {
+        let mut slabs = Slabs::new();
+        let taken: Vec<_> = (0..SPARE_MAX + 3).map(|_| slabs.take(SLAB).unwrap()).collect();
+        taken.into_iter().for_each(|(piece, _)| slabs.give(piece, SLAB));
+        assert_eq!(slabs.spare.len(), SPARE_MAX);
+        assert_eq!(slabs.take(SLAB).map(|(_, fresh)| fresh), Some(false));
     }
 
     #[test]
