@@ -7,8 +7,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use types::{Instant, Timestamp};
@@ -38,6 +40,60 @@ pub(crate) enum Target {
     Name(String),
 }
 
+impl Target {
+    /// Its name in a simulated world.
+    pub(crate) fn into_name(self) -> String {
+        match self {
+            Target::Name(name) => name,
+            Target::Ip(address) => address.to_string(),
+        }
+    }
+}
+
+/// Bytes to send that others use, too. Its clones are the same bytes.
+#[derive(Clone)]
+pub struct Part {
+    buffer: Rc<dyn AsRef<[u8]>>,
+    range: Range<usize>,
+}
+
+impl Part {
+    /// The bytes `range` of `buffer`. Panics if they are not in it.
+    pub fn new(buffer: Rc<dyn AsRef<[u8]>>, range: Range<usize>) -> Part {
+        assert!(range.start <= range.end && range.end <= (*buffer).as_ref().len());
+        Part { buffer, range }
+    }
+}
+
+impl From<Vec<u8>> for Part {
+    fn from(bytes: Vec<u8>) -> Part {
+        let range = 0..bytes.len();
+        Part { buffer: Rc::new(bytes), range }
+    }
+}
+
+impl std::ops::Deref for Part {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &(*self.buffer).as_ref()[self.range.clone()]
+    }
+}
+
+/// What is left of `parts`, one behind the other, without their first `start` bytes.
+pub(crate) fn rest_of<T: std::ops::Deref<Target = [u8]>>(
+    parts: &[T],
+    start: usize,
+) -> impl Iterator<Item = &[u8]> {
+    let mut skip = start;
+    let rests = parts.iter().map(move |part| {
+        let skipped = skip.min(part.len());
+        skip -= skipped;
+        &part[skipped..]
+    });
+    rests.filter(|rest| !rest.is_empty())
+}
+
 /// An operation with the buffer it works on.
 pub(crate) enum Op {
     /// Reads into `buf[start..]` from `offset + start`.
@@ -55,6 +111,11 @@ pub(crate) enum Op {
     Recv { socket: Handle, bytes: Vec<u8>, max: usize },
     /// Sends `bytes[start..]`, or a part of it.
     Send { socket: Handle, bytes: Vec<u8>, start: usize },
+    /// Receives into `buf[start..end]`, at least one byte.
+    RecvInto { socket: Handle, buf: IoBuf, start: usize, end: usize },
+    /// Sends `parts`, one behind the other and without their first `start` bytes, or a part of
+    /// that. The parts are dropped at the completion.
+    SendParts { socket: Handle, parts: Vec<Part>, start: usize },
     /// Waits for a connection; completes with its handle and the peer's address.
     Accept { listener: Handle },
     /// Connects; completes with the handle and the peer's address.

@@ -425,7 +425,9 @@ impl Core {
         };
         if let Some((kind, text)) = refusal {
             let payload = match op {
-                Op::Read { buf, .. } | Op::Write { buf, .. } => Payload::Buf(buf),
+                Op::Read { buf, .. } | Op::Write { buf, .. } | Op::RecvInto { buf, .. } => {
+                    Payload::Buf(buf)
+                }
                 Op::WriteParts { bufs, .. } => Payload::Bufs(bufs),
                 Op::Recv { bytes, .. } | Op::Send { bytes, .. } => Payload::Bytes(bytes),
                 Op::Fuse { entry, .. } => Payload::Fuse(entry),

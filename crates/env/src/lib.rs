@@ -29,7 +29,7 @@ mod timer;
 
 pub use buffer::IoBuf;
 pub use disk::{Disk, PARTS_MAX};
-pub use driver::{DiskOptions, LockScope};
+pub use driver::{DiskOptions, LockScope, Part};
 pub use env::{Env, Join};
 pub use executor::TERM_OVER;
 /// A future of this thread in a box. An entry of a crate yields one, so that the code behind it is

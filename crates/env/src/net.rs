@@ -9,11 +9,13 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use crate::driver::{Handle, Op, Payload};
+use crate::buffer::IoBuf;
+use crate::driver::{Handle, Op, Part, Payload};
 use crate::env::Env;
 use crate::executor::OpFuture;
 
@@ -26,8 +28,8 @@ struct Shared {
     env: Env,
     handle: Handle,
     peer: String,
-    /// The read whose future was dropped before it ended, and the number of older bytes in its
-    /// buffer.
+    /// The read whose future was dropped before it ended, and where in its buffer the bytes go that
+    /// arrive.
     orphan: RefCell<Option<(OpFuture, usize)>>,
     /// Bytes that a dropped read delivered beyond what the next read asked for.
     surplus: RefCell<Vec<u8>>,
@@ -48,11 +50,29 @@ impl Drop for Reading<'_> {
 }
 
 impl Shared {
-    async fn finish(&self, op: OpFuture, old: usize) -> (io::Result<usize>, Vec<u8>) {
+    async fn finish(&self, op: OpFuture, old: usize) -> (io::Result<usize>, Payload) {
         let mut reading = Reading { shared: self, op: Some((op, old)) };
-        let (result, payload) = (&mut reading.op.as_mut().expect("the read is in flight").0).await;
+        let completed = (&mut reading.op.as_mut().expect("the read is in flight").0).await;
         reading.op = None;
-        (result, bytes_of(payload))
+        completed
+    }
+
+    /// Waits for the read whose future was dropped, if there is one, and keeps its bytes.
+    ///
+    /// # Errors
+    /// How the stream has ended, as a read returns it.
+    async fn finish_orphan(&self) -> Result<(), io::Result<usize>> {
+        let orphan = self.orphan.borrow_mut().take();
+        let Some((orphan, old)) = orphan else { return Ok(()) };
+        let (result, payload) = self.finish(orphan, old).await;
+        let Ok(arrived @ 1..) = result else { return Err(result) };
+        let mut surplus = self.surplus.borrow_mut();
+        match payload {
+            Payload::Bytes(bytes) => surplus.extend_from_slice(&bytes[old..]),
+            Payload::Buf(buf) => surplus.extend_from_slice(&buf[old..old + arrived]),
+            _ => unreachable!("a read returns its buffer"),
+        }
+        Ok(())
     }
 }
 
@@ -73,13 +93,8 @@ impl Stream {
     /// closed the connection. A dropped read loses no bytes, only its buffer.
     pub async fn read(&self, mut into: Vec<u8>, max: usize) -> (io::Result<usize>, Vec<u8>) {
         assert!(max > 0, "a read of 0 bytes cannot detect the end of the stream");
-        let orphan = self.0.orphan.borrow_mut().take();
-        if let Some((orphan, old)) = orphan {
-            let (result, bytes) = self.0.finish(orphan, old).await;
-            if !matches!(result, Ok(1..)) {
-                return (result, into);
-            }
-            self.0.surplus.borrow_mut().extend_from_slice(&bytes[old..]);
+        if let Err(end) = self.0.finish_orphan().await {
+            return (end, into);
         }
         {
             let mut surplus = self.0.surplus.borrow_mut();
@@ -91,7 +106,36 @@ impl Stream {
         }
         let old = into.len();
         let op = self.0.env.submit(Op::Recv { socket: self.0.handle.clone(), bytes: into, max });
-        self.0.finish(op, old).await
+        let (result, payload) = self.0.finish(op, old).await;
+        (result, bytes_of(payload))
+    }
+
+    /// Receives into the bytes `range` of `buf`, at least one, without another copy; as
+    /// [`Stream::read`]. It may wait until all of them have arrived.
+    pub async fn read_into(
+        &self,
+        mut buf: IoBuf,
+        range: Range<usize>,
+    ) -> (io::Result<usize>, IoBuf) {
+        assert!(!range.is_empty(), "a read of 0 bytes cannot detect the end of the stream");
+        if let Err(end) = self.0.finish_orphan().await {
+            return (end, buf);
+        }
+        {
+            let mut surplus = self.0.surplus.borrow_mut();
+            if !surplus.is_empty() {
+                let taken = surplus.len().min(range.len());
+                buf[range][..taken].copy_from_slice(&surplus[..taken]);
+                surplus.drain(..taken);
+                return (Ok(taken), buf);
+            }
+        }
+        let (start, end) = (range.start, range.end);
+        let op = Op::RecvInto { socket: self.0.handle.clone(), buf, start, end };
+        match self.0.finish(self.0.env.submit(op), start).await {
+            (result, Payload::Buf(buf)) => (result, buf),
+            _ => unreachable!("a read returns its buffer"),
+        }
     }
 
     /// Writes all of `bytes`; returns the buffer, emptied, for reuse. If the future is dropped
@@ -129,6 +173,13 @@ impl Stream {
         let op = self.0.env.submit(Op::Send { socket: self.0.handle.clone(), bytes, start });
         let (result, payload) = op.await;
         (result, bytes_of(payload))
+    }
+
+    /// Writes some of `parts`, one behind the other and without their first `start` bytes, when the
+    /// socket takes any; returns how many. Nothing is copied but into the socket. As
+    /// [`Stream::write_from`].
+    pub async fn write_parts(&self, parts: Vec<Part>, start: usize) -> io::Result<usize> {
+        self.0.env.submit(Op::SendParts { socket: self.0.handle.clone(), parts, start }).await.0
     }
 
     /// Writes what the socket takes without waiting, and returns how much that was: perhaps

@@ -15,9 +15,10 @@ use types::{HashMap, Instant, Timestamp};
 
 use super::sys::RawAddress;
 use super::{device, near, pool, raw, sys};
+use crate::buffer::IoBuf;
 use crate::driver::{
-    ByteLock, Completion, DiskOptions, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target,
-    Token,
+    ByteLock, Completion, DiskOptions, Driver, Handle, NodeId, Op, OpenedDisk, Part, Payload,
+    Target, Token,
 };
 use crate::executor_group::without_token;
 use crate::mailbox::Mailbox;
@@ -29,6 +30,8 @@ const EVENTS: usize = 128;
 enum Parked {
     Recv { bytes: Vec<u8>, max: usize },
     Send { bytes: Vec<u8>, start: usize },
+    RecvInto { buf: IoBuf, start: usize, end: usize },
+    SendParts { parts: Vec<Part>, start: usize },
     Accept,
     Connect { peer: String },
     Readable,
@@ -36,7 +39,10 @@ enum Parked {
 
 impl Parked {
     fn reads(&self) -> bool {
-        matches!(self, Parked::Recv { .. } | Parked::Accept | Parked::Readable)
+        matches!(
+            self,
+            Parked::Recv { .. } | Parked::RecvInto { .. } | Parked::Accept | Parked::Readable
+        )
     }
 
     /// Tries the system call; returns itself if it would block.
@@ -63,6 +69,16 @@ impl Parked {
             Parked::Send { bytes, start } => match sys::send_now(fd, &bytes[start..]) {
                 Err(error) if would_block(&error) => Err(Parked::Send { bytes, start }),
                 result => Ok((result, Payload::Bytes(bytes))),
+            },
+            Parked::RecvInto { mut buf, start, end } => {
+                match sys::recv_now(fd, &mut buf[start..end]) {
+                    Err(error) if would_block(&error) => Err(Parked::RecvInto { buf, start, end }),
+                    result => Ok((result, Payload::Buf(buf))),
+                }
+            }
+            Parked::SendParts { parts, start } => match sys::send_parts_now(fd, &parts, start) {
+                Err(error) if would_block(&error) => Err(Parked::SendParts { parts, start }),
+                result => Ok((result, Payload::None)),
             },
             Parked::Accept => {
                 let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -164,6 +180,7 @@ impl Fallback {
         if let Err(error) = self.register(&handle) {
             let payload = match op {
                 Parked::Recv { bytes, .. } | Parked::Send { bytes, .. } => Payload::Bytes(bytes),
+                Parked::RecvInto { buf, .. } => Payload::Buf(buf),
                 _ => Payload::None,
             };
             self.ended.push(Completion::new(token, Err(error), payload));
@@ -344,6 +361,12 @@ impl Driver for Fallback {
             }
             Op::Send { socket, bytes, start } => {
                 self.attempt(token, socket, Parked::Send { bytes, start })
+            }
+            Op::RecvInto { socket, buf, start, end } => {
+                self.attempt(token, socket, Parked::RecvInto { buf, start, end })
+            }
+            Op::SendParts { socket, parts, start } => {
+                self.attempt(token, socket, Parked::SendParts { parts, start })
             }
             Op::Accept { listener } => self.attempt(token, listener, Parked::Accept),
             Op::Readable { file } => self.attempt(token, file, Parked::Readable),

@@ -21,8 +21,8 @@ use super::sys::RawAddress;
 use super::{device, near, pool, raw, sys};
 use crate::buffer::IoBuf;
 use crate::driver::{
-    ByteLock, Completion, DiskOptions, Driver, Handle, NodeId, Op, OpenedDisk, Payload, Target,
-    Token,
+    ByteLock, Completion, DiskOptions, Driver, Handle, NodeId, Op, OpenedDisk, Part, Payload,
+    Target, Token,
 };
 use crate::executor_group::without_token;
 use crate::mailbox::Mailbox;
@@ -47,17 +47,26 @@ enum InFlight {
     Flush { _disk: Handle },
     Recv { _socket: Handle, bytes: Vec<u8> },
     Send { _socket: Handle, bytes: Vec<u8> },
+    RecvInto { _socket: Handle, buf: IoBuf },
+    SendParts { _socket: Handle, parts: Vec<Part>, message: Box<Vectored> },
     Accept { _listener: Handle },
     Connect { socket: OwnedFd, target: Box<RawAddress> },
     Poll { _file: Handle },
     Fuse { _file: Handle, entry: Box<FuseEntry> },
 }
 
+/// A message to send, at a place that does not move.
+struct Vectored {
+    _vector: Vec<libc::iovec>,
+    message: libc::msghdr,
+}
+
 impl InFlight {
     /// Leaks the memory that the kernel may still use.
     fn leak_buffer(self) {
         match self {
-            InFlight::Disk { buf, .. } => std::mem::forget(buf),
+            InFlight::Disk { buf, .. } | InFlight::RecvInto { buf, .. } => std::mem::forget(buf),
+            InFlight::SendParts { parts, message, .. } => std::mem::forget((parts, message)),
             InFlight::Parts { bufs, vector, .. } => std::mem::forget((bufs, vector)),
             InFlight::Recv { bytes, .. } | InFlight::Send { bytes, .. } => std::mem::forget(bytes),
             InFlight::Connect { target, .. } => std::mem::forget(target),
@@ -103,6 +112,7 @@ fn serves_all(ring: &Uring) -> io::Result<bool> {
         opcode::Fsync::CODE,
         opcode::Send::CODE,
         opcode::Recv::CODE,
+        opcode::SendMsg::CODE,
         opcode::Accept::CODE,
         opcode::Connect::CODE,
         opcode::PollAdd::CODE,
@@ -208,6 +218,16 @@ impl Ring {
         self.start(token, entry, InFlight::Parts { _disk: disk, bufs, vector });
     }
 
+    fn send_parts(&mut self, token: Token, socket: Handle, parts: Vec<Part>, start: usize) {
+        let mut vector = sys::vector(&parts, start);
+        let message = sys::message(&mut vector);
+        let message = Box::new(Vectored { _vector: vector, message });
+        let entry = opcode::SendMsg::new(Fd(raw(&socket)), &raw const message.message)
+            .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32)
+            .build();
+        self.start(token, entry, InFlight::SendParts { _socket: socket, parts, message });
+    }
+
     /// Moves completions of the kernel to `done`.
     fn reap(&mut self, done: &mut Vec<Completion>) {
         done.append(&mut self.ended);
@@ -226,9 +246,11 @@ impl Ring {
         self.in_flight -= 1;
         let result = sys::check_result(result);
         let payload = match op {
-            InFlight::Disk { buf, .. } => Payload::Buf(buf),
+            InFlight::Disk { buf, .. } | InFlight::RecvInto { buf, .. } => Payload::Buf(buf),
             InFlight::Parts { bufs, .. } => Payload::Bufs(bufs),
-            InFlight::Flush { .. } | InFlight::Poll { .. } => Payload::None,
+            InFlight::Flush { .. } | InFlight::Poll { .. } | InFlight::SendParts { .. } => {
+                Payload::None
+            }
             InFlight::Send { bytes, .. } => Payload::Bytes(bytes),
             InFlight::Recv { mut bytes, .. } => {
                 if let Ok(received) = result {
@@ -403,6 +425,14 @@ impl Driver for Ring {
                     .build();
                 self.start(token, entry, InFlight::Send { _socket: socket, bytes });
             }
+            Op::RecvInto { socket, mut buf, start, end } => {
+                let room = &mut buf[start..end];
+                let (at, len) = (room.as_mut_ptr(), clamp(room.len()));
+                // It may end early all the same.
+                let entry = opcode::Recv::new(Fd(raw(&socket)), at, len).flags(libc::MSG_WAITALL);
+                self.start(token, entry.build(), InFlight::RecvInto { _socket: socket, buf });
+            }
+            Op::SendParts { socket, parts, start } => self.send_parts(token, socket, parts, start),
             Op::Accept { listener } => {
                 let none = std::ptr::null_mut();
                 let entry = opcode::Accept::new(Fd(raw(&listener)), none, std::ptr::null_mut())

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::path::Path;
 use types::{Instant, Timestamp};
 
 use crate::buffer::IoBuf;
+use crate::driver::{Part, rest_of};
 
 /// The value of a system call that reports errors in errno.
 pub(crate) fn check(result: i32) -> io::Result<i32> {
@@ -382,19 +384,35 @@ pub(crate) fn write_at(fd: RawFd, offset: u64, buf: &[u8]) -> io::Result<usize> 
 }
 
 /// The parts of `bufs`, one behind the other, without their first `start` bytes.
-pub(crate) fn vector(bufs: &[IoBuf], start: usize) -> Vec<libc::iovec> {
-    let mut skip = start;
-    let mut parts = Vec::with_capacity(bufs.len());
-    for buf in bufs {
-        let skipped = skip.min(buf.len());
-        skip -= skipped;
-        let rest = &buf[skipped..];
-        if !rest.is_empty() {
-            let iov_base = rest.as_ptr().cast_mut().cast();
-            parts.push(libc::iovec { iov_base, iov_len: rest.len() });
-        }
-    }
-    parts
+pub(crate) fn vector<T: Deref<Target = [u8]>>(bufs: &[T], start: usize) -> Vec<libc::iovec> {
+    let entry = |rest: &[u8]| {
+        let iov_base = rest.as_ptr().cast_mut().cast();
+        libc::iovec { iov_base, iov_len: rest.len() }
+    };
+    rest_of(bufs, start).map(entry).collect()
+}
+
+/// A message of `vector`, which must outlive it.
+pub(crate) fn message(vector: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: all zero is a message without address, parts and control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (vector.as_mut_ptr(), vector.len());
+    message
+}
+
+/// Sends what the socket takes at once of `parts` without their first `start` bytes.
+pub(crate) fn send_parts_now(fd: RawFd, parts: &[Part], start: usize) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let mut vector = vector(parts, start);
+    let message = message(&mut vector);
+    // SAFETY: reads live slices.
+    check_len(unsafe { libc::sendmsg(fd, &raw const message, flags) })
+}
+
+/// Receives what has arrived into `buf`.
+pub(crate) fn recv_now(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: writes at most the length of a live slice.
+    check_len(unsafe { libc::recv(fd, buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT) })
 }
 
 /// pwritev(2) of `bufs` without their first `start` bytes; `offset` is that of the first byte

@@ -18,6 +18,8 @@ mod held_up;
 mod image;
 mod mechanics;
 mod net;
+#[cfg(test)]
+mod parts_tests;
 mod price;
 mod rng;
 mod state;

@@ -13,7 +13,8 @@ use std::io;
 use types::{Duration, Instant};
 
 use super::state::{EndedPayload, Event, State};
-use crate::driver::{NodeId, Payload, Token};
+use crate::buffer::IoBuf;
+use crate::driver::{NodeId, Part, Payload, Token, rest_of};
 
 /// Upper bound of bytes sent and not yet taken by the receiver.
 const WINDOW: usize = 256 << 10;
@@ -42,7 +43,8 @@ struct Socket {
     /// This end has shut down.
     shut: bool,
     reset: bool,
-    reader: Option<(Token, Vec<u8>, usize)>,
+    /// The read that waits, and how many bytes it takes at most.
+    reader: Option<(Token, Arriving, usize)>,
     writers: VecDeque<(Token, Vec<u8>, usize)>,
     /// Bytes sent that the peer has not taken.
     untaken: usize,
@@ -52,6 +54,37 @@ struct Socket {
     last_taken: Instant,
     /// The extra latency of this connection.
     detour: Duration,
+}
+
+/// Where arrived bytes go.
+pub(crate) enum Arriving {
+    /// Behind these.
+    Bytes(Vec<u8>),
+    /// To this place on.
+    Buf(IoBuf, usize),
+}
+
+impl Arriving {
+    /// Takes the first `count` bytes of `inbox`.
+    fn fill(&mut self, inbox: &mut VecDeque<u8>, count: usize) {
+        let arrived = inbox.drain(..count);
+        match self {
+            Arriving::Bytes(bytes) => bytes.extend(arrived),
+            Arriving::Buf(buf, at) => {
+                let room = buf[*at..*at + count].iter_mut();
+                room.zip(arrived).for_each(|(byte, arrived)| *byte = arrived);
+            }
+        }
+    }
+}
+
+impl From<Arriving> for Payload {
+    fn from(into: Arriving) -> Payload {
+        match into {
+            Arriving::Bytes(bytes) => Payload::Bytes(bytes),
+            Arriving::Buf(buf, _) => Payload::Buf(buf),
+        }
+    }
 }
 
 struct Listener {
@@ -268,42 +301,38 @@ impl State {
         self.serve_reader(to);
     }
 
-    pub(crate) fn recv(&mut self, token: Token, object: u64, bytes: Vec<u8>, max: usize) {
+    pub(crate) fn recv(&mut self, token: Token, object: u64, into: Arriving, max: usize) {
         let Some(socket) = self.net.sockets.get_mut(&object) else {
-            self.end_plain(token, Err(refused(io::ErrorKind::NotConnected)), Payload::Bytes(bytes));
+            self.end_plain(token, Err(refused(io::ErrorKind::NotConnected)), into.into());
             return;
         };
         debug_assert!(socket.reader.is_none(), "one read of a stream at a time");
-        socket.reader = Some((token, bytes, max));
+        socket.reader = Some((token, into, max));
         self.serve_reader(object);
     }
 
     /// Completes the waiting read of a socket, if it can.
     fn serve_reader(&mut self, object: u64) {
         let Some(socket) = self.net.sockets.get_mut(&object) else { return };
-        let Some((token, mut bytes, max)) = socket.reader.take() else { return };
+        let Some((token, mut into, max)) = socket.reader.take() else { return };
         if !socket.inbox.is_empty() && !socket.shut {
             let mut taken = socket.inbox.len().min(max);
             if self.rng.one_in(4) {
                 taken = self.rng.between(1, taken as u64) as usize;
             }
-            bytes.extend(socket.inbox.drain(..taken));
+            into.fill(&mut socket.inbox, taken);
             let peer = socket.peer;
-            self.end_plain(token, Ok(taken), Payload::Bytes(bytes));
+            self.end_plain(token, Ok(taken), into.into());
             if let Some(peer_socket) = self.net.sockets.get_mut(&peer) {
                 peer_socket.untaken = peer_socket.untaken.saturating_sub(taken);
                 self.serve_writers(peer);
             }
         } else if socket.reset && !socket.shut {
-            self.end_plain(
-                token,
-                Err(refused(io::ErrorKind::ConnectionReset)),
-                Payload::Bytes(bytes),
-            );
+            self.end_plain(token, Err(refused(io::ErrorKind::ConnectionReset)), into.into());
         } else if socket.ended || socket.shut {
-            self.end_plain(token, Ok(0), Payload::Bytes(bytes));
+            self.end_plain(token, Ok(0), into.into());
         } else {
-            socket.reader = Some((token, bytes, max));
+            socket.reader = Some((token, into, max));
         }
     }
 
@@ -314,6 +343,15 @@ impl State {
         };
         socket.writers.push_back((token, bytes, start));
         self.serve_writers(object);
+    }
+
+    /// The simulated world has no such operation.
+    pub(crate) fn refuse(&mut self, token: Token, payload: Payload) {
+        self.end_plain(token, Err(refused(io::ErrorKind::Unsupported)), payload);
+    }
+
+    pub(crate) fn send_parts(&mut self, token: Token, object: u64, parts: &[Part], start: usize) {
+        self.send(token, object, rest_of(parts, start).collect::<Vec<_>>().concat(), 0);
     }
 
     fn serve_writers(&mut self, object: u64) {
@@ -465,8 +503,8 @@ impl State {
             }
         }
         for socket in self.net.sockets.values_mut() {
-            if let Some((_, bytes, _)) = socket.reader.take_if(|(reader, ..)| *reader == token) {
-                self.end_plain(token, Err(cancelled()), Payload::Bytes(bytes));
+            if let Some((_, into, _)) = socket.reader.take_if(|(reader, ..)| *reader == token) {
+                self.end_plain(token, Err(cancelled()), into.into());
                 return;
             }
             if let Some(at) = socket.writers.iter().position(|(writer, ..)| *writer == token) {

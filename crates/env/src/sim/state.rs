@@ -17,14 +17,14 @@ use super::disk::{DiskAction, SimDisk};
 use super::disk_op::DiskOp;
 use super::held_up::HeldUp;
 use super::mechanics::DiskRequest;
-use super::net::{Net, NetEvent};
+use super::net::{Arriving, Net, NetEvent};
 use super::price::{Price, Processors};
 use super::rng::SimRng;
 use super::watch::{self, DiskEvent};
 use crate::buffer::IoBuf;
 use crate::driver::{
     ByteLock, Completion, DiskOptions, Driver, Handle, LockScope, NodeId, Op, OpenedDisk, Payload,
-    Target, Token,
+    Token,
 };
 
 /// How a world behaves.
@@ -722,7 +722,15 @@ impl Driver for SimDriver {
                 Some(disk)
             }
             Op::Recv { socket, bytes, max } => {
-                lock(&self.0).recv(token, id_of(&socket), bytes, max);
+                lock(&self.0).recv(token, id_of(&socket), Arriving::Bytes(bytes), max);
+                Some(socket)
+            }
+            Op::RecvInto { socket, buf, start, end } => {
+                lock(&self.0).recv(token, id_of(&socket), Arriving::Buf(buf, start), end - start);
+                Some(socket)
+            }
+            Op::SendParts { socket, parts, start } => {
+                lock(&self.0).send_parts(token, id_of(&socket), &parts, start);
                 Some(socket)
             }
             Op::Send { socket, bytes, start } => {
@@ -734,21 +742,15 @@ impl Driver for SimDriver {
                 Some(listener)
             }
             Op::Connect { target } => {
-                let address = match target {
-                    Target::Name(name) => name,
-                    Target::Ip(address) => address.to_string(),
-                };
-                lock(&self.0).connect(node, token, address);
+                lock(&self.0).connect(node, token, target.into_name());
                 None
             }
             Op::Readable { file } => {
-                let error = io::Error::from(io::ErrorKind::Unsupported);
-                lock(&self.0).end_plain(token, Err(error), Payload::None);
+                lock(&self.0).refuse(token, Payload::None);
                 Some(file)
             }
             Op::Fuse { file, entry } => {
-                let error = io::Error::from(io::ErrorKind::Unsupported);
-                lock(&self.0).end_plain(token, Err(error), Payload::Fuse(entry));
+                lock(&self.0).refuse(token, Payload::Fuse(entry));
                 Some(file)
             }
             Op::Stop => {
@@ -774,9 +776,8 @@ impl Driver for SimDriver {
             state.advance(until);
             let ended = std::mem::take(&mut state.ended);
             for end in &ended {
-                state.note(
-                    u64::from(end.token) << 32 | *end.result.as_ref().unwrap_or(&0xffff) as u64,
-                );
+                let moved = *end.result.as_ref().unwrap_or(&0xffff) as u64;
+                state.note(u64::from(end.token) << 32 | moved);
             }
             ended
         };

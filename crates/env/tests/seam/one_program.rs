@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use redbud_env::{self as env, DiskOptions, DriverKind, Env, Stream};
+use redbud_env::{self as env, DiskOptions, DriverKind, Env, Part, Stream};
 use types::Duration;
 
 const BLOCK: usize = 4096;
@@ -300,6 +300,42 @@ fn local_peers_connect_by_unix_socket_else_by_tcp() {
             let address = plain.local_addr().unwrap().to_string();
             let near = env.connect(&address).await.unwrap();
             assert_eq!(near.peer(), address);
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn shared_parts_cross_a_socket_into_a_buffer_in_their_order() {
+    for kind in [DriverKind::Auto, DriverKind::Fallback] {
+        env::run(kind, |env| async move {
+            let listener = env.listen("127.0.0.1:0").await.unwrap();
+            let near = env.connect(&listener.local_address()).await.unwrap();
+            let far = listener.accept().await.unwrap();
+            let large: Rc<Vec<u8>> = Rc::new((0..3u32 << 20).map(|at| at as u8 ^ 0x5a).collect());
+            let part = |range| Part::new(large.clone(), range);
+            let parts = vec![part(1..4), part(7..7), part(100..large.len()), vec![9; 5].into()];
+            let expected: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            let len = expected.len();
+            let sent = env.spawn_join(async move {
+                let mut start = 0;
+                while start < len {
+                    start += near.write_parts(parts.clone(), start).await.unwrap();
+                }
+                near
+            });
+            // A read whose future is dropped loses nothing.
+            let none = env.timeout(Duration::ZERO, far.read_into(env.buffer(10), 4..10)).await;
+            let (mut buf, mut at) = (env.buffer(len), 0);
+            assert!(none.is_none());
+            while at < len {
+                let read;
+                (read, buf) = far.read_into(buf, at..len.min(at + 300_000)).await;
+                at += read.unwrap();
+            }
+            assert!(buf[..len] == expected[..]);
+            drop(sent.await);
+            assert_eq!(far.read_into(buf, 0..1).await.0.unwrap(), 0);
         })
         .unwrap();
     }
