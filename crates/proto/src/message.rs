@@ -12,6 +12,7 @@ use std::fmt::Debug;
 
 use types::{ClientId, Epoch, Fault, ServerId, Timestamp, Transno, Uuid};
 
+use crate::content::Content;
 use crate::wire::{Appended, Bytes, ThenZero, Wire};
 use crate::{wire_enum, wire_struct};
 
@@ -56,6 +57,16 @@ pub trait Peer: Copy + Eq + Debug + 'static {
     fn may_change(op: &Self::Op) -> bool;
     /// Bytes of an operation whose size its caller decides.
     fn carried_bytes(op: &Self::Op) -> usize;
+    /// The largest content that goes behind a message, in bytes; 0: none does.
+    const BEHIND_MAX: usize = 0;
+    /// The content of an operation that carries the checksums of its bytes.
+    fn content(_op: &Self::Op) -> Option<&Content> {
+        None
+    }
+    /// The same of a result.
+    fn content_of_reply(_reply: &Self::OpReply) -> Option<&Content> {
+        None
+    }
     /// What a push means to the session.
     fn notice(push: Self::Push) -> Notice<Self>;
 }

@@ -8,13 +8,15 @@
 //! Invariants:
 //! - every operation on an object shows a [`Capability`]; a target believes nobody else;
 //! - the bytes of a block travel with their CRC32C, from the client that wrote them to the one that
-//!   reads them: each receiver checks it;
+//!   reads them: each receiver checks it, so they may travel behind their message
+//!   ([`crate::frame`]);
 //! - repeating an operation in the order of a session changes nothing: a client that replays what
 //!   a target may have lost need not know what has survived;
 //! - a *statement* says how many free blocks the client counts that the target keeps for it. It
 //!   only lowers what the target counts. Of two statements the one with the higher number counts,
 //!   in whatever order they arrive.
 
+use types::limits::BLOCK;
 use types::{ClientId, Epoch, ObjectId, Transno, Uuid};
 
 use crate::capability::Capability;
@@ -237,6 +239,22 @@ impl Peer for Ost {
             Op::Write { data, sums, .. } => data.len() + size_of_val(&sums[..]),
             Op::Destroy { objects, .. } => size_of_val(&objects[..]),
             _ => 0,
+        }
+    }
+
+    const BEHIND_MAX: usize = IO_BLOCKS_MAX as usize * BLOCK;
+
+    fn content(op: &Op) -> Option<&Content> {
+        match op {
+            Op::Write { data, .. } => Some(data),
+            _ => None,
+        }
+    }
+
+    fn content_of_reply(reply: &OpReply) -> Option<&Content> {
+        match reply {
+            OpReply::Data { data, .. } => Some(data),
+            _ => None,
         }
     }
 

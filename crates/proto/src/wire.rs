@@ -1,6 +1,7 @@
 //! The codec: little-endian fixed fields, counted sequences, and enums as
 //! ⟨id u16, length u32, fields⟩ so that a reader can skip what it does not know.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -30,18 +31,43 @@ pub struct Reader<'a> {
     bytes: &'a [u8],
     /// The buffer that they are the last bytes of, before `end`.
     frame: Option<(&'a Rc<Vec<u8>>, usize)>,
+    /// The content behind the message, and how often the message has named it.
+    behind: Option<(&'a Content, &'a Cell<u32>)>,
 }
 
 impl<'a> Reader<'a> {
     /// Reads from the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes, frame: None }
+        Reader { bytes, frame: None, behind: None }
     }
 
     /// Reads the bytes `range` of a frame; what is long in it need not be copied.
     pub fn of_frame(frame: &'a Rc<Vec<u8>>, range: Range<usize>) -> Reader<'a> {
         let end = range.end;
-        Reader { bytes: &frame[range], frame: Some((frame, end)) }
+        Reader { bytes: &frame[range], frame: Some((frame, end)), behind: None }
+    }
+
+    /// Reads a message with `content` behind it; `named` counts how often the message names it.
+    pub fn with_content(bytes: &'a [u8], content: &'a Content, named: &'a Cell<u32>) -> Reader<'a> {
+        Reader { bytes, frame: None, behind: Some((content, named)) }
+    }
+
+    /// A reader of the next `len` bytes alone.
+    pub fn part(&mut self, len: usize) -> Result<Reader<'a>, Malformed> {
+        let bytes = self.take(len)?;
+        let frame = self.frame.map(|(frame, end)| (frame, end - self.bytes.len()));
+        Ok(Reader { bytes, frame, behind: self.behind })
+    }
+
+    /// The content behind the message, if it has this length.
+    pub fn take_behind(&mut self, len: usize) -> Result<Content, Malformed> {
+        match self.behind {
+            Some((content, named)) if content.len() == len => {
+                named.set(named.get() + 1);
+                Ok(content.clone())
+            }
+            _ => Err(Malformed("no content of this length is behind the message")),
+        }
     }
 
     /// The next `len` bytes, as a part of the frame if there is one.
@@ -472,7 +498,7 @@ macro_rules! wire_enum {
             fn get(reader: &mut $crate::Reader<'_>) -> Result<Self, $crate::Malformed> {
                 let id = <u16 as $crate::Wire>::get(reader)?;
                 let len = <u32 as $crate::Wire>::get(reader)? as usize;
-                let mut body = $crate::Reader::new(reader.take(len)?);
+                let mut body = reader.part(len)?;
                 let body = &mut body;
                 let _ = &body;
                 match id {

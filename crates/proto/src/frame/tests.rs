@@ -236,7 +236,7 @@ fn stream() -> Vec<u8> {
     out
 }
 
-fn next_random(state: &mut u64) -> u64 {
+pub(super) fn next_random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
@@ -384,7 +384,7 @@ fn bytes_of_a_request_are_those_of_version_4() {
 }
 
 /// A write of whole blocks to an object.
-fn content_request(seq: u32, blocks: usize) -> crate::ost::Message {
+pub(super) fn content_request(seq: u32, blocks: usize) -> crate::ost::Message {
     let may = Capability {
         object: ObjectId(7),
         client: ClientId(1),
