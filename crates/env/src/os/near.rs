@@ -43,6 +43,7 @@ pub(crate) fn connect(target: &SocketAddr, nonblocking: bool) -> Option<OwnedFd>
             return None;
         }
         sys::set_nonblocking(socket.as_raw_fd(), nonblocking).ok()?;
+        sys::enlarge(&socket);
         Some(socket)
     })
 }

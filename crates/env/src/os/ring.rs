@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -218,6 +219,21 @@ impl Ring {
         self.start(token, entry, InFlight::Parts { _disk: disk, bufs, vector });
     }
 
+    fn recv(&mut self, token: Token, socket: Handle, mut bytes: Vec<u8>, max: usize) {
+        bytes.reserve(max);
+        let room = bytes.spare_capacity_mut().as_mut_ptr().cast();
+        let entry = opcode::Recv::new(Fd(raw(&socket)), room, clamp(max)).build();
+        self.start(token, entry, InFlight::Recv { _socket: socket, bytes });
+    }
+
+    fn recv_into(&mut self, token: Token, socket: Handle, mut buf: IoBuf, range: Range<usize>) {
+        let room = &mut buf[range];
+        let (at, len) = (room.as_mut_ptr(), clamp(room.len()));
+        // It may end early all the same.
+        let entry = opcode::Recv::new(Fd(raw(&socket)), at, len).flags(libc::MSG_WAITALL).build();
+        self.start(token, entry, InFlight::RecvInto { _socket: socket, buf });
+    }
+
     fn send_parts(&mut self, token: Token, socket: Handle, parts: Vec<Part>, start: usize) {
         let mut vector = sys::vector(&parts, start);
         let message = sys::message(&mut vector);
@@ -410,14 +426,7 @@ impl Driver for Ring {
             Op::Discard { disk, offset, len } => pool::submit(&self.mailbox, token, move || {
                 (device::discard(raw(&disk), offset, len).map(|()| 0), Payload::None)
             }),
-            Op::Recv { socket, mut bytes, max } => {
-                bytes.reserve(max);
-                let room = bytes.spare_capacity_mut();
-                let entry =
-                    opcode::Recv::new(Fd(raw(&socket)), room.as_mut_ptr().cast(), clamp(max))
-                        .build();
-                self.start(token, entry, InFlight::Recv { _socket: socket, bytes });
-            }
+            Op::Recv { socket, bytes, max } => self.recv(token, socket, bytes, max),
             Op::Send { socket, bytes, start } => {
                 let rest = &bytes[start..];
                 let entry = opcode::Send::new(Fd(raw(&socket)), rest.as_ptr(), clamp(rest.len()))
@@ -425,12 +434,8 @@ impl Driver for Ring {
                     .build();
                 self.start(token, entry, InFlight::Send { _socket: socket, bytes });
             }
-            Op::RecvInto { socket, mut buf, start, end } => {
-                let room = &mut buf[start..end];
-                let (at, len) = (room.as_mut_ptr(), clamp(room.len()));
-                // It may end early all the same.
-                let entry = opcode::Recv::new(Fd(raw(&socket)), at, len).flags(libc::MSG_WAITALL);
-                self.start(token, entry.build(), InFlight::RecvInto { _socket: socket, buf });
+            Op::RecvInto { socket, buf, start, end } => {
+                self.recv_into(token, socket, buf, start..end);
             }
             Op::SendParts { socket, parts, start } => self.send_parts(token, socket, parts, start),
             Op::Accept { listener } => {

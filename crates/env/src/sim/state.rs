@@ -708,9 +708,8 @@ impl Driver for SimDriver {
                 Some(disk)
             }
             Op::WriteParts { disk, offset, bufs, start } => {
-                let buf = IoBuf::joined(&bufs);
-                lock(&self.0)
-                    .submit_io(token, DiskOp::Write { file: id_of(&disk), offset, buf, start });
+                let (file, buf) = (id_of(&disk), IoBuf::joined(&bufs));
+                lock(&self.0).submit_io(token, DiskOp::Write { file, offset, buf, start });
                 Some(disk)
             }
             Op::Flush { disk } => {
