@@ -14,9 +14,12 @@ use std::rc::Rc;
 use env::sync::oneshot;
 use proto::message::{OBJECT_TARGET, Peer, Principal, Replay, Reply, Request};
 use proto::slots::Ticket;
-use types::{Bug, Transno, planted};
+use types::{Bug, Fault, Transno, planted};
 
 use super::{Phase, Session, SessionState, done};
+
+/// How often a replay is sent whose content arrives with wrong checksums.
+const TRIES: u32 = 3;
 
 /// The connection was lost during the recovery; the next one starts it again.
 struct ConnectionLost;
@@ -105,7 +108,14 @@ impl<P: Peer> Session<P> {
             replay: Some(Replay { transno, results: was.results.clone() }),
             ..request.clone()
         };
-        let reply = self.recovery_request(number, replay).await?;
+        let mut reply = self.recovery_request(number, replay.clone()).await?;
+        for _ in 1..TRIES {
+            // Content that was right when it was answered has changed on the way.
+            if !reply.results.contains(&Err(Fault::Corrupt)) || was.results == reply.results {
+                break;
+            }
+            reply = self.recovery_request(number, replay.clone()).await?;
+        }
         let repeated = reply.results.len() == was.results.len()
             && reply.results.iter().zip(&was.results).all(|(new, old)| new.is_ok() == old.is_ok());
         if !repeated {
