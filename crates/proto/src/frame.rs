@@ -134,6 +134,8 @@ pub struct Decoder<P: Peer = Mds> {
     awaiting: Option<Awaiting>,
     /// Bytes of a frame at most.
     limit: usize,
+    /// The last message had content behind it.
+    apart: bool,
     broken: Option<Malformed>,
     peer: PhantomData<P>,
 }
@@ -146,8 +148,15 @@ struct Awaiting {
 
 impl<P: Peer> Default for Decoder<P> {
     fn default() -> Decoder<P> {
-        let (awaiting, broken, peer) = (None, None, PhantomData);
-        Decoder { bytes: Vec::new(), start: 0, awaiting, limit: FRAME_MAX, broken, peer }
+        Decoder {
+            bytes: Vec::new(),
+            start: 0,
+            awaiting: None,
+            limit: FRAME_MAX,
+            apart: false,
+            broken: None,
+            peer: PhantomData,
+        }
     }
 }
 
@@ -175,6 +184,11 @@ impl<P: Peer> Decoder<P> {
         self.awaiting.as_ref().map(|awaiting| awaiting.content)
     }
 
+    /// Had the last message content behind it? Then the next one probably has, too.
+    pub fn was_apart(&self) -> bool {
+        self.apart
+    }
+
     /// Moves what has arrived to `into`, and returns how much that is.
     pub fn take_arrived(&mut self, into: &mut [u8]) -> usize {
         let arrived = &self.bytes[self.start..];
@@ -190,6 +204,7 @@ impl<P: Peer> Decoder<P> {
     /// As [`Decoder::next`].
     pub fn complete(&mut self, content: Content) -> Result<Received<P>, Malformed> {
         let awaiting = self.awaiting.take().expect("a message waits for its content");
+        self.apart = true;
         assert_eq!(content.len(), awaiting.content, "the content is complete");
         let named = Cell::new(0);
         let payload = Reader::with_content(&awaiting.payload, &content, &named);
@@ -268,6 +283,7 @@ impl<P: Peer> Decoder<P> {
         if tail.len() < HEADER + len {
             return Ok(None);
         }
+        self.apart = false;
         let payload = &tail[HEADER..HEADER + len];
         if crc32c_append(crc32c(&tail[4..8]), payload) != word(8) {
             return Err(Malformed("a frame's checksum is wrong"));

@@ -12,8 +12,11 @@
 //! - a client goes on with the server that it knows, or not at all;
 //! - where keys are asked for, nobody has a session by TCP who has not proved one.
 
+mod arriving;
 pub mod client;
 mod link;
+mod outgoing;
 pub mod server;
 
 pub use link::Link;
+pub use outgoing::Outgoing;

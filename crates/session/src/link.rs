@@ -9,11 +9,16 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 
 use channel::Transport;
-use env::Stream;
+use env::{IoBuf, Part, Stream};
 
+/// Bytes of parts that are handed to the socket at once, so that their progress shows.
+const PARTS: usize = 1 << 20;
+/// Bytes that an encrypted link takes at once.
+const PIECE: usize = 128 << 10;
 /// A buffer of at most this capacity is kept for the next write.
 const KEPT_BUFFER_MAX: usize = 64 << 10;
 
@@ -146,6 +151,54 @@ impl Link {
     pub async fn write_from(&self, bytes: Vec<u8>, start: usize) -> (io::Result<usize>, Vec<u8>) {
         debug_assert!(self.is_plain());
         self.stream.write_from(bytes, start).await
+    }
+
+    /// Writes all of `parts`, behind what is left of earlier writes; `moved` is called whenever a
+    /// part of it has left. A plain link copies nothing. If the future is dropped early, the link
+    /// is unusable.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub async fn write_parts(&self, parts: Vec<Part>, moved: impl Fn()) -> io::Result<()> {
+        let mut parts = parts.into_iter().peekable();
+        if self.is_plain() {
+            while parts.peek().is_some() {
+                let (mut batch, mut len) = (Vec::new(), 0);
+                while len < PARTS
+                    && let Some(part) = parts.next()
+                {
+                    len += part.len();
+                    batch.push(part);
+                }
+                let mut start = 0;
+                while start < len {
+                    match self.stream.write_parts(batch.clone(), start).await? {
+                        0 => return Err(io::ErrorKind::WriteZero.into()),
+                        written => start += written,
+                    }
+                    moved();
+                }
+            }
+            return Ok(());
+        }
+        let mut piece = Vec::with_capacity(PIECE);
+        for part in parts {
+            for next in part.chunks(PIECE) {
+                piece.extend_from_slice(next);
+                let result;
+                (result, piece) = self.write_all(piece).await;
+                result?;
+                moved();
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives some of the bytes `range` of `buf`, at least one, and returns how many; 0: the peer
+    /// has closed the connection. Only of a plain link.
+    pub async fn read_into(&self, buf: IoBuf, range: Range<usize>) -> (io::Result<usize>, IoBuf) {
+        debug_assert!(self.is_plain());
+        self.stream.read_into(buf, range).await
     }
 
     /// Bytes that were handed over and that the socket has not taken.

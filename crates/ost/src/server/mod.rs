@@ -168,6 +168,10 @@ impl Service for Server {
         self.welcome(connection, decoder).await
     }
 
+    async fn room_for_content(&self, bytes: usize) -> Option<Permit> {
+        Some(self.room_for(bytes).await)
+    }
+
     fn execute(
         self: &Rc<Self>,
         session: &Rc<Session>,

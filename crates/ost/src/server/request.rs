@@ -17,8 +17,8 @@ use proto::message::Peer;
 use proto::ost::{
     DESTROY_MAX, IO_BLOCKS_MAX, Message, Op, OpReply, Ost, Reply, Request, Statement,
 };
-use session::server::SessionState;
 use session::server::recovery::replay::{KeptResults, ReplayDecision, Sending, decide};
+use session::server::{ArrivedContent, SessionState};
 use types::limits::{BLOCK, BLOCK_U64, COMPOUND_OPS_MAX, FILE_SIZE_MAX};
 use types::{Bug, ClientId, Epoch, Fault, ObjectId, Transno, crc32c, planted};
 
@@ -210,7 +210,13 @@ impl Execution {
             return Err(Fault::Invalid);
         }
         check_range(block, u32::try_from(blocks).map_err(|_| Fault::Invalid)?)?;
-        let _room = server.room_for(data.len()).await;
+        let (data, _room) = match data.into_buffer::<ArrivedContent>() {
+            Ok(ArrivedContent { bytes, room }) => (bytes, room),
+            Err(data) => {
+                let room = server.room_for(data.len()).await;
+                (IoBuf::copy_of(&data), Some(room))
+            }
+        };
         // The client may have been fenced meanwhile.
         server.access.check(&may, WRITE, self.is_replay())?;
         let pairs = data.chunks_exact(BLOCK).zip(sums);
@@ -218,11 +224,9 @@ impl Execution {
             server.note_corrupt(self.session.client, may.object, block);
             return Err(Fault::Corrupt);
         }
-        let aligned = IoBuf::copy_of(&data);
-        drop(data);
         let store = &server.runtime.store;
         let room = if self.is_replay() { Room::Repeated } else { Room::Of(room) };
-        let written = store.write(self.asked(), (may.object, block), aligned, sums, room).await;
+        let written = store.write(self.asked(), (may.object, block), data, sums, room).await;
         self.changed(written).await
     }
 
@@ -253,9 +257,7 @@ impl Execution {
         let _room = server.room_for(len as usize * BLOCK).await;
         let found = server.runtime.store.read(may.object, block, len).await;
         let found = self.checked(found).await?;
-        let len = found.data.len();
-        let data = Content::part(Rc::new(found.data), 0..len);
-        Ok(OpReply::Data { runs: found.runs, data, sums: found.sums })
+        Ok(OpReply::Data { runs: found.runs, data: Content::whole(found.data), sums: found.sums })
     }
 
     async fn punch(&mut self, may: Capability, from: u64, to: u64) -> Result<OpReply, Fault> {

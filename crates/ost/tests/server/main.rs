@@ -3,6 +3,7 @@
 
 mod access;
 mod bed;
+mod behind;
 mod clients;
 mod pinned;
 mod restarts;

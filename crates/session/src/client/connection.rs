@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use env::Env;
+use proto::content::Content;
 use proto::frame::{Decoder, Received};
 use proto::message::{
     Expected, Hello, Message, NEW, Peer, RECOVERED, RESUMED, Refused, Versions, Welcome,
@@ -14,9 +15,12 @@ use types::{Bug, Duration, Fault, Instant, ServerId, Timestamp, Transno, Uuid, p
 use super::handshake::reach;
 use super::{Config, ConnectError, Phase, ReadClientKeys, Session, Shared};
 use crate::Link;
+use crate::arriving::{SHORT_READ, receive_content};
 
 /// Bytes requested from the socket at once.
 const READ: usize = 128 << 10;
+/// Bytes of content that are received at once, so that their progress shows.
+const PIECE: usize = 256 << 10;
 /// First pause between attempts, doubled up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -99,7 +103,16 @@ pub(super) async fn receive<P: Peer>(
             Ok(None) => {}
             Err(malformed) => return Err(malformed.to_string()),
         }
-        let (result, bytes) = stream.read(decoder.lend(), READ).await;
+        if let Some(len) = decoder.awaited() {
+            let content = receive_content(stream, decoder, (len, PIECE), &heard).await;
+            return match content.map_err(|error| error.to_string())? {
+                Some(content) => decoder.complete(Content::whole(content)),
+                None => return Err("the server closed the connection".into()),
+            }
+            .map_err(|malformed| malformed.to_string());
+        }
+        let size = if decoder.was_apart() { SHORT_READ } else { READ };
+        let (result, bytes) = stream.read(decoder.lend(), size).await;
         decoder.restore(bytes);
         match result {
             Ok(0) => return Err("the server closed the connection".into()),

@@ -31,7 +31,6 @@ use std::rc::{Rc, Weak};
 
 use env::Env;
 use env::sync::{Notify, OneReceiver, OneSender, Permit, Semaphore, oneshot};
-use proto::frame;
 use proto::liveness::{Liveness, Timer};
 use proto::message::{Message, Notice, Peer, Principal, Reply, Request};
 use proto::slots::{SlotClass, SlotTable, TABLE_RESERVED, Ticket};
@@ -39,7 +38,7 @@ use types::{
     Bug, ClientId, Duration, Epoch, Fault, Instant, ServerId, Timestamp, Transno, Uuid, planted,
 };
 
-use crate::Link;
+use crate::{Link, Outgoing};
 pub use callers::Shared;
 pub use config::{Config, ConnectError};
 pub use handshake::{ClientKeys, ReadClientKeys, secure};
@@ -147,7 +146,7 @@ struct SessionState<P: Peer> {
     slots: SlotTable,
     pending: BTreeMap<u16, PendingRequest<P>>,
     /// Requests to be written, and whether an executor is writing some.
-    out: Vec<u8>,
+    out: Outgoing,
     writing: bool,
     stream: Option<Link>,
     /// Rises with every connection.
@@ -396,7 +395,7 @@ impl<P: Peer> Session<P> {
     }
 
     fn enqueue_message(&self, state: &mut SessionState<P>, message: &Message<P>) {
-        frame::encode(message, &mut state.out);
+        state.out.push(message);
         self.writers.wake(&self.env);
     }
 
@@ -727,7 +726,7 @@ impl<P: Peer> Session<P> {
                 phase: Phase::Down,
                 slots,
                 pending: BTreeMap::new(),
-                out: Vec::new(),
+                out: Outgoing::default(),
                 writing: false,
                 stream: None,
                 connection: 0,

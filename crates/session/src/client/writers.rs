@@ -6,6 +6,7 @@
 //! - one executor writes at a time; requests that are made meanwhile are sent after that;
 //! - while a large request leaves slowly, the server is not taken for dead.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
@@ -15,7 +16,7 @@ use proto::message::Peer;
 use types::{Duration, Instant};
 
 use super::Session;
-use crate::Link;
+use crate::{Link, Outgoing};
 
 /// A longer buffer is written in pieces of this size, so that its progress shows.
 const PIECE: usize = 128 << 10;
@@ -62,15 +63,21 @@ impl<P: Peer> Session<P> {
                 }
                 let due = !state.writing && !state.out.is_empty();
                 state.writing |= due;
-                due.then(|| std::mem::replace(&mut state.out, std::mem::take(&mut spare)))
+                let mut next = || Outgoing::reusing(std::mem::take(&mut spare));
+                due.then(|| std::mem::replace(&mut state.out, next()))
             };
-            let Some(bytes) = taken else {
+            let Some(taken) = taken else {
                 woken.await;
                 continue;
             };
-            let (result, bytes) = match bytes.len() > PIECE {
-                true => self.write_long(&stream, bytes).await,
-                false => stream.write_all(bytes).await,
+            let (result, bytes) = match taken.into_parts() {
+                Ok(frames) if frames.len() > PIECE => self.write_long(&stream, frames).await,
+                Ok(frames) => stream.write_all(frames).await,
+                Err(parts) => {
+                    let begun = Cell::new(self.env.now());
+                    let moved = || begun.set(self.note_progress(begun.get()));
+                    (stream.write_parts(parts, moved).await, Vec::new())
+                }
             };
             if bytes.capacity() <= SPARE_MAX {
                 spare = bytes;
@@ -109,12 +116,14 @@ impl<P: Peer> Session<P> {
         (Ok(()), bytes)
     }
 
-    /// Bytes have left since `begun`: if that took long, the server is not taken for dead.
-    fn note_progress(&self, begun: Instant) {
+    /// Bytes have left since `begun`: if that took long, the server is not taken for dead. Returns
+    /// the time.
+    fn note_progress(&self, begun: Instant) -> Instant {
         let now = self.env.now();
         if now.since(begun) > AT_ONCE {
             self.state.borrow_mut().liveness.moved(now);
         }
+        now
     }
 
     /// As [`Session::write_long`], for a link that changes the bytes.

@@ -13,13 +13,15 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use env::Env;
-use env::sync::Notify;
-use proto::frame::{Decoder, Received, encode};
+use env::sync::{Notify, Permit};
+use proto::content::Content;
+use proto::frame::{Decoder, Received};
 use proto::message::{Message, Peer};
 use types::{ClientId, Duration};
 
 use super::Who;
-use crate::Link;
+use crate::arriving::{ArrivedContent, SHORT_READ, receive_content};
+use crate::{Link, Outgoing};
 
 /// Bytes of one read from the socket: at first, and at most. Most connections are idle most of the
 /// time, and each has a read in flight.
@@ -36,7 +38,7 @@ pub struct Connection {
     who: Who,
     /// The client; 0 before the greeting, and for an administrator's tool.
     client: Cell<ClientId>,
-    out: RefCell<Vec<u8>>,
+    out: RefCell<Outgoing>,
     ready: Notify,
     written: Notify,
     closed: Cell<bool>,
@@ -74,7 +76,7 @@ impl Connection {
         }
         let mut out = self.out.borrow_mut();
         let idle = out.is_empty();
-        encode(message, &mut out);
+        out.push(message);
         drop(out);
         if idle && !self.reading.get() {
             self.ready.notify_all();
@@ -93,11 +95,14 @@ impl Connection {
         if out.is_empty() || self.writing.get() || self.closed.get() {
             return;
         }
-        if !self.link.write_now(&mut out) {
-            drop(out);
+        let Some(frames) = out.frames() else {
             self.ready.notify_all();
-        } else if out.capacity() > KEPT_BUFFER_MAX {
-            *out = Vec::new();
+            return;
+        };
+        if !self.link.write_now(frames) {
+            self.ready.notify_all();
+        } else if frames.capacity() > KEPT_BUFFER_MAX {
+            *frames = Vec::new();
         }
     }
 
@@ -146,9 +151,10 @@ pub(super) async fn write(env: Env, connection: Rc<Connection>, log: impl Fn(&st
     let mut buffer = Vec::new();
     loop {
         let ready = connection.ready.notified();
-        let taken = std::mem::replace(&mut *connection.out.borrow_mut(), buffer);
+        let next = Outgoing::reusing(std::mem::take(&mut buffer));
+        let taken = std::mem::replace(&mut *connection.out.borrow_mut(), next);
         if taken.is_empty() && connection.link.unsent() == 0 {
-            buffer = taken;
+            buffer = taken.into_parts().unwrap_or_default();
             if connection.closed.get() || connection.finishing.get() {
                 break;
             }
@@ -156,7 +162,12 @@ pub(super) async fn write(env: Env, connection: Rc<Connection>, log: impl Fn(&st
             continue;
         }
         // A peer that reads nothing for this long counts as gone.
-        let writing = connection.link.write_all(taken);
+        let writing = async {
+            match taken.into_parts() {
+                Ok(frames) => connection.link.write_all(frames).await,
+                Err(parts) => (connection.link.write_parts(parts, || ()).await, Vec::new()),
+            }
+        };
         connection.writing.set(true);
         let sent = env.timeout(WRITE_PATIENCE, writing).await;
         connection.writing.set(false);
@@ -198,6 +209,19 @@ pub async fn receive<P: Peer>(
     connection: &Connection,
     decoder: &mut Decoder<P>,
 ) -> Result<Option<Received<P>>, String> {
+    receive_within(connection, decoder, async |_| None).await
+}
+
+/// As [`receive`]; content behind a message is received when `room` has memory for it.
+pub(super) async fn receive_within<P: Peer>(
+    connection: &Connection,
+    decoder: &mut Decoder<P>,
+    room: impl AsyncFn(usize) -> Option<Permit>,
+) -> Result<Option<Received<P>>, String> {
+    let broken = |error: std::io::Error| match connection.closed.get() {
+        true => Ok(None),
+        false => Err(format!("cannot read from it: {error}")),
+    };
     loop {
         match decoder.next() {
             Ok(Some(received)) => return Ok(Some(received)),
@@ -205,6 +229,17 @@ pub async fn receive<P: Peer>(
             Err(malformed) => return Err(malformed.to_string()),
         }
         connection.flush();
+        if let Some(len) = decoder.awaited() {
+            let room = room(len).await;
+            let bytes = match receive_content(&connection.link, decoder, (len, len), || ()).await {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => return Ok(None),
+                Err(error) => return broken(error),
+            };
+            let content = Content::whole(ArrivedContent { bytes, room });
+            let received = decoder.complete(content);
+            return received.map(Some).map_err(|malformed| malformed.to_string());
+        }
         loop {
             let written = connection.written.notified();
             if connection.closed.get() {
@@ -215,17 +250,18 @@ pub async fn receive<P: Peer>(
             }
             written.await;
         }
-        let size = connection.read_size.get();
+        let apart = decoder.was_apart();
+        let size = if apart { SHORT_READ } else { connection.read_size.get() };
         let (result, bytes) = connection.link.read(decoder.lend_within(2 * size), size).await;
         decoder.restore(bytes);
-        if let Ok(read) = result {
+        if let Ok(read) = result
+            && !apart
+        {
             connection.read_size.set(next_read_size(size, read));
         }
         match result {
-            Err(error) if !connection.closed.get() => {
-                return Err(format!("cannot read from it: {error}"));
-            }
-            Ok(0) | Err(_) => return Ok(None),
+            Err(error) => return broken(error),
+            Ok(0) => return Ok(None),
             Ok(_) => {}
         }
     }

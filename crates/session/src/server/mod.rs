@@ -11,6 +11,7 @@ mod serve;
 mod session;
 mod table;
 
+pub use crate::arriving::ArrivedContent;
 pub use absent::turn_away;
 pub use connection::{Connection, receive};
 pub use door::{Door, DoorCounts, KeyFiles, KeyRing, ServerKeys, Who};

@@ -1,7 +1,7 @@
 //! A connection from its greeting to its end: reads frames and starts the requests in them.
 //!
-//! Invariant: the reader waits only for frames and for the peer to read; a request that has to wait
-//! goes on as a task of its own.
+//! Invariant: the reader waits only for frames, for the peer to read, and for memory for content; a
+//! request that has to wait goes on as a task of its own.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -9,14 +9,14 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use env::sync::first;
+use env::sync::{Permit, first};
 use env::{Env, Listener, Stream};
 use proto::frame::{Decoder, Received};
 use proto::message::{Message, Peer, Reply, Request};
 use types::{Bug, Duration, Fault, Transno, planted};
 
-use super::connection::write;
-use super::{Admission, Connection, Door, Session, receive};
+use super::connection::{receive_within, write};
+use super::{Admission, Connection, Door, Session};
 
 /// What a server does in its sessions.
 pub trait Service: Sized + 'static {
@@ -43,6 +43,11 @@ pub trait Service: Sized + 'static {
         connection: &Rc<Connection>,
         decoder: &mut Decoder<Self::Peer>,
     ) -> impl Future<Output = Option<Rc<Self::Session>>>;
+    /// Sets memory apart for content of so many bytes, which is about to be received; `None`: it is
+    /// not counted. What it waits for must not depend on the peer.
+    fn room_for_content(&self, _bytes: usize) -> impl Future<Output = Option<Permit>> {
+        async { None }
+    }
     /// Executes a request and sends its answer. `fresh`: its slot has seen none since the server
     /// started.
     fn execute(
@@ -59,6 +64,8 @@ pub trait Service: Sized + 'static {
 
 /// Pause after a failed accept (too many files, for example).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often a client whose content waits for memory counts as heard: less than the shortest lease.
+const ROOM_PAUSE: Duration = Duration::from_millis(25);
 
 /// Takes connections until `stop` ends, and serves each. `clients`: how many there are, for the
 /// log.
@@ -103,8 +110,9 @@ async fn serve_known<S: Service>(service: Rc<S>, connection: Connection) {
     let (env, log) = (service.env().clone(), service.clone());
     let writing = write(env.clone(), connection.clone(), move |text| log.log(text));
     env.spawn(writing);
-    let mut decoder = Decoder::new();
+    let mut decoder = Decoder::of_stranger();
     if let Some(session) = service.greet(&connection, &mut decoder).await {
+        decoder.greeted();
         let end = read(&service, &session, &connection, &mut decoder).await;
         if let Some(text) = end {
             service.log(&format!("client {}: {text}; connection closed", session.client));
@@ -120,7 +128,8 @@ async fn read<S: Service>(
     decoder: &mut Decoder<S::Peer>,
 ) -> Option<String> {
     loop {
-        let received = match receive(connection, decoder).await {
+        let room = async |bytes| room_for(&**service, session, bytes).await;
+        let received = match receive_within(connection, decoder, room).await {
             Ok(Some(received)) => received,
             Ok(None) => return None,
             Err(text) => return Some(text),
@@ -165,6 +174,17 @@ async fn read<S: Service>(
             }
             Received::Message(_) => return Some("it sent a message that only servers send".into()),
         }
+    }
+}
+
+/// Waits for memory for content. Meanwhile nothing is read: the silence is not the client's.
+async fn room_for<S: Service>(service: &S, session: &S::Session, bytes: usize) -> Option<Permit> {
+    let mut room = pin!(service.room_for_content(bytes));
+    loop {
+        if let Some(room) = service.env().timeout(ROOM_PAUSE, room.as_mut()).await {
+            return room;
+        }
+        session.heard(service.env().now());
     }
 }
 
