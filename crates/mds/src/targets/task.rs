@@ -54,7 +54,10 @@ impl Events<Ost> for Guard {
             self.is_wrong.set(true);
             session.abandon();
             self.target.gone.notify_all();
+            return;
         }
+        // One that has started anew changes nothing before it is admitted.
+        self.target.wake.notify_all();
     }
 
     fn reclaim(&self, _: ServerId, _: Epoch) -> Vec<Op> {
