@@ -546,6 +546,8 @@ impl Cluster {
                     failed.entry(name.to_owned()).or_default().insert((zone, action));
                 }
                 this.events.emit(Event::Data(zone, event));
+            } else if let DiskEvent::Failed { .. } = event {
+                this.targets.note_failed(disk);
             }
         })
     }

@@ -37,7 +37,7 @@ const START_NEEDS_DEVICES: bool = true;
 pub(crate) type DeadFor = (PagId, Option<String>);
 
 /// Fails the `nth` action of a kind, several from it on, or all from it on.
-fn fail(disk: &SimDisk, action: DiskAction, rng: &mut SimRng) {
+pub(crate) fn fail(disk: &SimDisk, action: DiskAction, rng: &mut SimRng) {
     let first = rng.between(1, 8);
     match rng.below(4) {
         0 => disk.fail(action, first, DiskFault::Io),
@@ -70,8 +70,11 @@ impl Injector {
         self.cluster.devices_fail(false);
     }
 
-    /// A data device fails requests for a while.
+    /// A data device, or that of a target, fails requests for a while.
     pub(crate) async fn fail_data(&mut self) {
+        if let Some(nth) = self.target_in_place_of_a_zone(&mut self.aside()) {
+            return self.fail_target_disk(nth).await;
+        }
         let zone = self.any_zone(None, &mut self.aside());
         let disk = self.cluster.device(zone);
         let actions = [DiskAction::Write, DiskAction::Flush, DiskAction::Read];

@@ -43,7 +43,8 @@ pub enum Fault {
     Silence,
     /// Some hosts lose power at once; if all do, so do the data disks.
     Power,
-    /// The data device fails reads, writes or flushes: one, several, or for a while.
+    /// The data device, or that of a target, fails reads, writes or flushes: one, several, or for a
+    /// while.
     DataEio,
     /// The metadata device fails writes or flushes, or reads of a recovering server.
     MetaEio,
@@ -134,11 +135,9 @@ impl Fault {
         Fault::ALL.into_iter().filter(|kind| !apart(kind)).collect()
     }
 
-    /// These kinds in a run with targets: nothing of a file lies on a data device there.
+    /// These kinds in a run with targets: without those that only data devices have.
     pub fn with_targets(kinds: &[Fault]) -> Vec<Fault> {
-        let of_data = |kind: &Fault| {
-            matches!(kind, Fault::DataEio | Fault::Death | Fault::Space | Fault::Drain)
-        };
+        let of_data = |kind: &Fault| matches!(kind, Fault::Death | Fault::Space | Fault::Drain);
         let others = kinds.iter().copied().filter(|kind| !of_data(kind));
         others.chain(Fault::OF_TARGETS).collect()
     }

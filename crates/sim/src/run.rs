@@ -178,7 +178,7 @@ impl Plan {
     /// Do no faults come but those of data devices?
     fn only_devices_fail(&self) -> bool {
         let devices = [Fault::DataEio, Fault::Death, Fault::Stall, Fault::LongStall];
-        self.zones > 1 && self.faults.iter().all(|fault| devices.contains(fault))
+        self.zones > 1 && self.osts == 0 && self.faults.iter().all(|fault| devices.contains(fault))
     }
 
     fn making(&self) -> Making {
@@ -323,6 +323,8 @@ pub struct Report {
     pub zones: u64,
     /// Objects on targets at the end, counted on each target.
     pub objects: u64,
+    /// How often a target ended because its device failed.
+    pub target_ends: u64,
     /// Faults that were injected.
     pub faults: u64,
     /// How many of each kind.
@@ -370,6 +372,7 @@ struct Ended {
 struct Counted {
     zones: u64,
     objects: u64,
+    target_ends: u64,
     standing: (u64, u64),
     drains: DrainCounts,
 }
@@ -379,6 +382,7 @@ impl Counted {
         Counted {
             zones: cluster.zones_written(),
             objects: cluster.targets.objects.get(),
+            target_ends: cluster.targets.ends.get(),
             standing: cluster.standing.as_ref().map(|all| all.counts()).unwrap_or_default(),
             drains: cluster.drains.counts(),
         }
@@ -444,7 +448,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     // Violations seen during the run came first: the others may follow from them.
     let violation = events.first_violation().or(violation);
     let made = faults_made(&ended, &calls);
-    let Counted { zones, objects, standing, drains } = ended.counted.get();
+    let Counted { zones, objects, target_ends, standing, drains } = ended.counted.get();
     Report {
         plan: plan.clone(),
         trace: world.trace() ^ ended.history.hash(),
@@ -453,6 +457,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         looks: events.looks(),
         zones,
         objects,
+        target_ends,
         // An overlapping fault is counted under its own kind.
         faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,

@@ -41,6 +41,12 @@ enum Stall {
         node: Option<String>,
         most: Duration,
     },
+    /// The device of a target.
+    Target {
+        disk: SimDisk,
+        nth: usize,
+        most: Duration,
+    },
     Client {
         slot: usize,
         name: String,
@@ -52,7 +58,7 @@ enum Stall {
 impl Stall {
     fn most(&self) -> Duration {
         match self {
-            Stall::Disk { most, .. } => *most,
+            Stall::Disk { most, .. } | Stall::Target { most, .. } => *most,
             Stall::Client { .. } => BLOCKED,
         }
     }
@@ -99,7 +105,7 @@ impl Injector {
         self.end(later).await;
     }
 
-    /// The metadata device, or that of a data zone other than `beside`.
+    /// The metadata device, or that of a data zone other than `beside`, or of a target.
     fn disk(
         &self,
         is_data: bool,
@@ -109,6 +115,9 @@ impl Injector {
     ) -> Stall {
         if !is_data {
             return Stall::Disk { disk: self.cluster.meta(), zone: None, node: None, most };
+        }
+        if let Some(nth) = self.target_in_place_of_a_zone(chances) {
+            return Stall::Target { disk: self.cluster.targets.disk(nth), nth, most };
         }
         let zone = self.any_zone(beside, chances);
         let node = self.reach(chances);
@@ -141,7 +150,8 @@ impl Injector {
                 let other = if any == *slot { (any + 1) % slots } else { any };
                 self.blocked_client(other, direction)
             }
-            Stall::Disk { .. } => self.blocked_client(any, direction),
+            Stall::Target { most, .. } if a_disk => self.disk(false, None, *most, &mut chances),
+            Stall::Disk { .. } | Stall::Target { .. } => self.blocked_client(any, direction),
             Stall::Client { .. } => {
                 let is_data = chances.one_in(2);
                 self.disk(is_data, None, STALL, &mut chances)
@@ -172,6 +182,13 @@ impl Injector {
                     self.end_at_an_eviction(disk, node);
                 }
             }
+            Stall::Target { disk, nth, most } => {
+                if *most == LONG_STALL {
+                    self.fleet.all_may_lose(LONG_STALL + self.cluster.lease * 4);
+                }
+                self.cluster.events.line(&format!("the device of ost{nth} stalls"));
+                disk.stall_for(None, true);
+            }
             Stall::Client { slot, name, server, direction } => {
                 self.block_begins(*slot);
                 let world = &self.cluster.world;
@@ -198,6 +215,7 @@ impl Injector {
                     self.history.devices_settled();
                 }
             }
+            Stall::Target { disk, .. } => disk.stall_for(None, false),
             Stall::Client { slot, name, server, .. } => {
                 self.cluster.world.heal_between(name, server);
                 self.block_ends(*slot);

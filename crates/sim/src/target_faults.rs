@@ -1,13 +1,17 @@
 //! Faults of object storage targets.
 //!
 //! Invariants:
-//! - every target runs again in the end, and everybody reaches it;
+//! - every target runs again in the end, its device works, and everybody reaches it;
+//! - applications hear of a failed read of a target's device, and of nothing else: a target whose
+//!   device fails a write or a flush ends without an answer, and its clients repeat what was lost;
 //! - what a killed target had flushed stays; after a power cut its device has any part of the rest;
 //! - of what is left the target recovers, and its check and scrub find nothing.
 
-use env::sim::SimRng;
+use env::sim::{DiskAction, SimRng};
 use types::Duration;
 
+use crate::devices::{SETTLING, fail};
+use crate::events::Event;
 use crate::faults::{Fault, Injector};
 use crate::invariant::Invariant;
 use crate::target_checks::check_image;
@@ -104,6 +108,41 @@ impl Injector {
         if let Err(text) = check_image(image, self.seed) {
             let text = format!("{}: {text}", node_name(nth));
             self.cluster.events.broken(Invariant::Target, &text);
+        }
+    }
+
+    /// The target whose device a fault hits instead of that of a data zone; `None`: one of a zone.
+    pub(crate) fn target_in_place_of_a_zone(&self, chances: &mut SimRng) -> Option<usize> {
+        let count = self.cluster.targets.count() as u64;
+        (count > 0).then(|| chances.below(count) as usize)
+    }
+
+    /// The device of a target fails requests for a while.
+    pub(crate) async fn fail_target_disk(&mut self, nth: usize) {
+        let actions = [DiskAction::Write, DiskAction::Flush, DiskAction::Read];
+        let first = self.rng.below(3) as usize;
+        let second = self.rng.one_in(3).then(|| actions[(first + 1) % 3]);
+        let kinds: Vec<DiskAction> = [actions[first]].into_iter().chain(second).collect();
+        let most = [50, 1_000, 5_000][self.rng.below(3) as usize];
+        let (name, cluster) = (node_name(nth), self.cluster.clone());
+        cluster.events.line(&format!("the device of {name} fails {kinds:?}"));
+        // Requests wait as at a restart.
+        self.fleet.all_may_lose(Duration::from_millis(most) + cluster.lease * 6);
+        let zone = cluster.target_zones().nth(nth);
+        let reads_fail = kinds.contains(&DiskAction::Read);
+        if reads_fail {
+            self.history.devices_fail(true);
+            cluster.events.emit(Event::Troubled(zone, true));
+        }
+        for action in kinds {
+            fail(&cluster.targets.disk(nth), action, &mut self.rng);
+        }
+        self.pause(most).await;
+        cluster.targets.disk(nth).clear_faults();
+        if reads_fail {
+            cluster.env.sleep(SETTLING).await;
+            cluster.events.emit(Event::Troubled(zone, false));
+            self.history.devices_fail(false);
         }
     }
 

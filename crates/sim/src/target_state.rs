@@ -24,6 +24,10 @@ pub(crate) struct Targets {
     pub(crate) clients: RefCell<BTreeMap<(usize, u64), TargetClient>>,
     /// The clients that some target has forgotten.
     pub(crate) forgotten: RefCell<BTreeSet<TargetClient>>,
+    /// The targets whose devices have failed a request since they were last started.
+    failed: RefCell<BTreeSet<usize>>,
+    /// How often one ended because its device failed.
+    pub(crate) ends: Cell<u64>,
     /// Objects that the last check found.
     pub(crate) objects: Cell<u64>,
     /// The making of a file may be lost with a client and a server.
@@ -54,6 +58,23 @@ impl Targets {
     /// May there be objects of files whose making is lost? Nobody destroys these.
     pub(crate) fn may_have_strays(&self) -> bool {
         self.lost_names.get()
+    }
+
+    /// This disk has failed a request: perhaps it is that of a target.
+    pub(crate) fn note_failed(&self, disk: &SimDisk) {
+        if let Some(nth) = self.disks.borrow().iter().position(|of| of.is(disk)) {
+            self.failed.borrow_mut().insert(nth);
+        }
+    }
+
+    /// A target is about to start.
+    pub(crate) fn note_start(&self, nth: usize) {
+        self.failed.borrow_mut().remove(&nth);
+    }
+
+    /// Has the device of a target failed a request since its last start? Then it may end.
+    pub(crate) fn may_end(&self, nth: usize) -> bool {
+        self.failed.borrow().contains(&nth)
     }
 
     /// Has some target forgotten this run of a node?

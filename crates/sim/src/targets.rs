@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - a run without targets draws nothing, starts nothing and logs nothing here;
-//! - a process that ends without a kill is a violation: no device of a target fails.
+//! - a process that ends without a kill is a violation, unless the device failed a request since it
+//!   started. It is started again until the device works.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -33,6 +34,8 @@ const CACHE_BYTES: usize = 8 << 20;
 const COMMIT: Duration = Duration::from_secs(1);
 /// The key that the metadata servers and the targets share.
 const KEY: [u8; 32] = [3; 32];
+/// After this time a target that ended by itself is started again.
+const RESTART_DELAY: Duration = Duration::from_millis(100);
 /// Separates random numbers about targets from others.
 const ASIDE: u64 = 0x7461_7267_6574_0000;
 
@@ -149,13 +152,33 @@ impl Cluster {
         let name = node_name(nth);
         let (cluster, env) = (self.clone(), self.world.node(&name));
         let run = self.world.run_of(&name);
+        self.targets.note_start(nth);
         env.clone().spawn(async move {
             let ended = cluster.serve_target(&env, nth).await;
             cluster.events.line(&format!("{name} ended: {ended:?}"));
-            if let Err(text) = ended
-                && cluster.world.run_of(&name) == run
-            {
-                cluster.events.broken(Invariant::Server, &format!("{name}: {text}"));
+            if cluster.world.run_of(&name) != run {
+                return;
+            }
+            match ended {
+                Err(_) if cluster.targets.may_end(nth) => {
+                    cluster.targets.ends.set(cluster.targets.ends.get() + 1);
+                    cluster.start_target_again(nth, run);
+                }
+                Err(text) => cluster.events.broken(Invariant::Server, &format!("{name}: {text}")),
+                Ok(()) => {}
+            }
+        });
+    }
+
+    /// A supervisor sees that a target has ended, and starts it, unless somebody killed it
+    /// meanwhile.
+    fn start_target_again(&self, nth: usize, run: Option<u32>) {
+        let this = self.clone();
+        self.env.spawn(async move {
+            this.env.sleep(RESTART_DELAY).await;
+            if this.world.run_of(&node_name(nth)) == run {
+                this.kill_target(nth);
+                this.start_target(nth);
             }
         });
     }

@@ -88,6 +88,17 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::ContentNotAwaited, 14, Invariant::Target),
     (Bug::TargetReplaySkipped, 2, Invariant::Linearizable),
     (Bug::ObjectsKept, 1, Invariant::Target),
+    (Bug::FailedFlushIgnored, 14, Invariant::Target),
+    (Bug::FailedTargetAnswers, 9, Invariant::Loss),
+];
+
+/// The bugs of object storage targets, and of what uses them.
+const OF_TARGETS: [Bug; 5] = [
+    Bug::ContentNotAwaited,
+    Bug::TargetReplaySkipped,
+    Bug::ObjectsKept,
+    Bug::FailedFlushIgnored,
+    Bug::FailedTargetAnswers,
 ];
 
 /// The plan of a seed, with the faults and the format of the table.
@@ -124,6 +135,8 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::ContentNotAwaited => vec![Fault::TargetPower],
         Bug::TargetReplaySkipped => vec![Fault::TargetKill],
         Bug::ObjectsKept => vec![],
+        Bug::FailedFlushIgnored => vec![Fault::DataEio, Fault::TargetPower],
+        Bug::FailedTargetAnswers => vec![Fault::DataEio],
         Bug::LockKeptByNobody => vec![Fault::Signal],
         Bug::LocksNotReclaimed => vec![Fault::ServerKill],
         _ => faults,
@@ -151,8 +164,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::FenceBelieved | Bug::TermIgnored => 1 + (seed % 2) as usize,
         _ => 0,
     };
-    let of_targets = [Bug::ContentNotAwaited, Bug::TargetReplaySkipped, Bug::ObjectsKept];
-    let osts = if of_targets.contains(&bug) { 2 } else { 0 };
+    let osts = if OF_TARGETS.contains(&bug) { 2 } else { 0 };
     let mut plan = Plan {
         standbys,
         osts,

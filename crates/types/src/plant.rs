@@ -97,6 +97,10 @@ bugs! {
     ContentNotAwaited,
     /// An object target answers that it has destroyed objects, and keeps them.
     ObjectsKept,
+    /// An object target goes on after its device has failed to flush content.
+    FailedFlushIgnored,
+    /// An object target whose store has failed answers that before it ends.
+    FailedTargetAnswers,
     /// A restarted server serves before its clients have reclaimed what they hold.
     GraceSkipped,
     /// Leases are not reclaimed after a restart.

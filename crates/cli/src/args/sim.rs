@@ -26,7 +26,7 @@ Kinds of faults (see SIMULATION.md): cut, partition, one-way, mute, uneven; serv
 server-power, server-pause; client-kill, process-kill, signal, silence, power,
 cluster-power; stall, long-stall, data-eio, meta-eio, death, space, damage; clock-jump,
 drift; together, pairs; takeover (with --standbys); drain (with --zones); target-kill,
-target-power, target-cut (with --osts).
+target-power, target-cut (with --osts, where data-eio and stalls hit targets' devices).
 
 A campaign continues only with the build and the options that began it, or with --changed.
 

@@ -87,7 +87,11 @@ impl Checkers {
             durable: RefCell::new(durable::Durable::new(events)),
             once: RefCell::new(once::Once::new(events)),
             recovery: RefCell::default(),
-            lying: RefCell::new(zones::Lying::new(events, only_devices)),
+            lying: RefCell::new(zones::Lying::new(
+                events,
+                only_devices,
+                cluster.target_zones().collect(),
+            )),
             places: RefCell::default(),
             moved: Cell::new(0),
             leases: Cell::new(0),

@@ -51,8 +51,10 @@ pub(crate) struct Lying {
     used: BTreeMap<NodeRun, Zones>,
     /// The zones whose devices failed a request of a process.
     failed: BTreeMap<NodeRun, Zones>,
-    /// Targets that have forgotten a client. Any file may lie there.
-    forgetful: Zones,
+    /// The targets on which the object of a file lies, if it has one and a server was asked.
+    objects: BTreeMap<Ino, Zones>,
+    /// All targets.
+    targets: Zones,
     /// Clients whose kernel could not write back stores into a mapping of a file.
     unwritten: BTreeSet<(usize, Ino)>,
     /// Processes that lost a session.
@@ -79,7 +81,7 @@ fn file_of(op: &Op) -> Option<Result<Ino, ()>> {
 
 impl Lying {
     /// With `timed` the times of calls are checked, too.
-    pub(crate) fn new(events: &Events, timed: bool) -> Lying {
+    pub(crate) fn new(events: &Events, timed: bool, targets: Zones) -> Lying {
         Lying {
             events: events.clone(),
             timed,
@@ -89,7 +91,8 @@ impl Lying {
             writers: BTreeMap::new(),
             used: BTreeMap::new(),
             failed: BTreeMap::new(),
-            forgetful: Zones::new(),
+            objects: BTreeMap::new(),
+            targets,
             unwritten: BTreeSet::new(),
             evicted: BTreeSet::new(),
             troubles: Troubles::default(),
@@ -138,7 +141,6 @@ impl Lying {
 
     /// A target has forgotten a process, and what was not durable with it.
     pub(crate) fn forgets(&mut self, zone: PagId, place: NodeRun) {
-        self.forgetful.insert(zone);
         self.failed.entry(place).or_default().insert(zone);
     }
 
@@ -164,6 +166,21 @@ impl Lying {
         self.used.entry(place.clone()).or_default().extend(zones.unwrap_or_default());
     }
 
+    /// Learns on which targets a file lies, if it is there.
+    fn learn_object(&mut self, cluster: &Cluster, ino: Ino) {
+        if self.targets.is_empty() {
+            return;
+        }
+        let found = cluster.inspect(|txn| match txn.names().attr(ino)? {
+            Some(_) => Ok(Some(txn.layouts().object(ino)?)),
+            None => Ok(None),
+        });
+        if let Some(Some(record)) = found {
+            let targets = record.into_iter().flat_map(|record| record.targets);
+            self.objects.entry(ino).or_default().extend(targets);
+        }
+    }
+
     /// An application got an answer. `clients_at` names the server's clients of a place.
     pub(crate) fn ended(
         &mut self,
@@ -187,6 +204,11 @@ impl Lying {
         let failed =
             matches!(call.outcome, Some(Outcome::DeviceFailed | Outcome::Failed(Fault::Io)));
         let Some(file) = file_of(&call.op) else { return };
+        if let Ok(ino) = file
+            && (failed || call.op.edited().is_some())
+        {
+            self.learn_object(cluster, ino);
+        }
         if failed {
             let file = file.ok();
             self.check_error(call.client, file, places, &call.line());
@@ -209,7 +231,8 @@ impl Lying {
     /// The zones in which a file lies, as far as known.
     fn zones_of(&self, ino: Ino) -> Zones {
         let mut zones = self.committed.get(&ino).cloned().unwrap_or_default();
-        zones.extend(&self.forgetful);
+        // The object of a file that is gone, or that no server was asked for, may lie anywhere.
+        zones.extend(self.objects.get(&ino).unwrap_or(&self.targets));
         for writer in self.writers.get(&ino).into_iter().flatten() {
             zones.extend(self.used.get(writer).into_iter().flatten());
         }
@@ -295,7 +318,7 @@ mod tests {
 
     fn found(work: impl FnOnce(&mut Lying)) -> bool {
         let events = Events::default();
-        work(&mut Lying::new(&events, false));
+        work(&mut Lying::new(&events, false, Zones::new()));
         events.first_violation().is_some_and(|(invariant, _)| invariant == Invariant::Zone)
     }
 

@@ -20,6 +20,20 @@ fn files_lie_in_objects_on_every_target() {
     assert!(objects[1..].iter().all(|count| *count > 3), "{objects:?}");
 }
 
+#[test]
+fn targets_whose_devices_fail_end_and_start_again_and_nothing_is_lost() {
+    let faults = vec![Fault::DataEio, Fault::Stall, Fault::TargetPower];
+    let (mut ends, mut failed) = (0, 0);
+    for seed in 1..=24 {
+        let (workload, faults) = (Workload::Content, faults.clone());
+        let plan = Plan { osts: 2, faults, workload, ..Plan::new(seed) };
+        let report = check(&plan);
+        ends += report.target_ends;
+        failed += report.made.get(&Fault::DataEio).copied().unwrap_or_default();
+    }
+    assert!(ends > 40 && failed > 20, "{failed} faults ended {ends} targets");
+}
+
 /// One target and 300 operations on content, with all faults.
 const FAILED: [u64; 4] = [20_045, 20_075, 20_106, 20_280];
 /// The same with two targets and all operations.

@@ -334,7 +334,8 @@ mod tests {
         let with = |name: &str, osts: u16| faults(Some(&[name.to_owned()]), 0, osts);
         assert_eq!(with("target-kill", 1).unwrap(), [Fault::TargetKill]);
         assert!(with("target-kill", 0).unwrap_err().text.contains("--osts"));
-        assert!(with("space", 1).unwrap_err().text.contains("not simulated"));
+        assert_eq!(with("data-eio", 1).unwrap(), [Fault::DataEio]);
+        assert!(with("death", 1).unwrap_err().text.contains("not simulated"));
         assert!(faults(None, 0, 2).unwrap().contains(&Fault::TargetPower));
         assert!(!faults(None, 0, 0).unwrap().contains(&Fault::TargetPower));
     }
