@@ -5,7 +5,7 @@ use std::rc::Rc;
 use env::Env;
 use env::sync::first;
 use proto::mds::Mds;
-use types::{ClientId, Duration, FileKind, HeldRange, Ino, Rights};
+use types::{ClientId, Duration, Fault, FileKind, HeldRange, Ino, Rights};
 
 use crate::api::{
     Caller, ClientConfig, ClientStatus, ConnectError, DeviceStatus, Kernel, LocalFuture,
@@ -21,6 +21,8 @@ use crate::rpc::{Events, Rpc};
 const TRIM: Duration = Duration::from_secs(1);
 /// A data device that has not answered a request for this long is reported.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
+/// After a sync, so many more at most: holes follow commits, and are made durable by the next one.
+const SYNCS: u32 = 3;
 /// How long an unmount waits for an absent server, or for a data device that does not answer; at
 /// least two leases.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -153,7 +155,7 @@ impl Client {
                     "unmounting while {who}: waiting up to {limit} s to write unsaved data"
                 ));
             }
-            let lost = match first(self.syncfs(), self.unmount_deadline()).await {
+            let lost = match first(self.write_all(), self.unmount_deadline()).await {
                 Some(Ok(())) => None,
                 Some(Err(fault)) => Some(self.loss_report(fault.text())),
                 None => Some(self.loss_report(&self.unanswering(SILENT_AFTER).unwrap_or_default())),
@@ -175,6 +177,18 @@ impl Client {
             core.rpc.close().await;
             lost
         })
+    }
+
+    /// Writes everything, also the holes that only a commit of the size lets go to the targets.
+    async fn write_all(&self) -> Result<(), Fault> {
+        let mut result = self.syncfs().await;
+        for _ in 0..SYNCS {
+            if self.core.data().is_settled() {
+                break;
+            }
+            result = result.and(self.syncfs().await);
+        }
+        result
     }
 
     /// Ends when the server has been away, or a data device has not answered, for so long that an
