@@ -546,8 +546,8 @@ impl Cluster {
                     failed.entry(name.to_owned()).or_default().insert((zone, action));
                 }
                 this.events.emit(Event::Data(zone, event));
-            } else if let DiskEvent::Failed { .. } = event {
-                this.targets.note_failed(disk);
+            } else if let DiskEvent::Failed { action, .. } = event {
+                this.targets.note_failed(disk, action);
             }
         })
     }

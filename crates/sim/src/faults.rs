@@ -87,11 +87,14 @@ pub enum Fault {
     TargetPower,
     /// A connection with a target breaks, or is blocked in one or both directions.
     TargetCut,
+    /// A file moves between blocks of data zones and objects at targets, or the layout of the root
+    /// directory changes from one to the other. What moves files may be killed.
+    Migrate,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 30] = [
+    pub const ALL: [Fault; 31] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -122,6 +125,7 @@ impl Fault {
         Fault::TargetKill,
         Fault::TargetPower,
         Fault::TargetCut,
+        Fault::Migrate,
     ];
 
     /// The kinds of targets.
@@ -130,14 +134,15 @@ impl Fault {
     /// The kinds that a run with one server has, unless others are named.
     pub fn of_one_server() -> Vec<Fault> {
         let apart = |kind: &Fault| {
-            matches!(kind, Fault::Takeover | Fault::Drain) || Fault::OF_TARGETS.contains(kind)
+            matches!(kind, Fault::Takeover | Fault::Drain | Fault::Migrate)
+                || Fault::OF_TARGETS.contains(kind)
         };
         Fault::ALL.into_iter().filter(|kind| !apart(kind)).collect()
     }
 
     /// These kinds in a run with targets: without those that only data devices have.
     pub fn with_targets(kinds: &[Fault]) -> Vec<Fault> {
-        let of_data = |kind: &Fault| matches!(kind, Fault::Death | Fault::Space | Fault::Drain);
+        let of_data = |kind: &Fault| matches!(kind, Fault::Death | Fault::Drain);
         let others = kinds.iter().copied().filter(|kind| !of_data(kind));
         others.chain(Fault::OF_TARGETS).collect()
     }
@@ -229,6 +234,7 @@ impl Fault {
             Fault::TargetKill => "target-kill",
             Fault::TargetPower => "target-power",
             Fault::TargetCut => "target-cut",
+            Fault::Migrate => "migrate",
         }
     }
 }
@@ -457,6 +463,7 @@ impl Injector {
             Fault::Drain => self.drain_a_zone(),
             Fault::TargetKill | Fault::TargetPower => self.restart_target(kind).await,
             Fault::TargetCut => self.cut_target().await,
+            Fault::Migrate => self.migrate(),
             Fault::MetaEio => self.fail_meta().await,
             Fault::Damage => self.damage_meta().await,
             Fault::OneWay if self.kinds.contains(&Fault::ServerKill) && self.rng.one_in(3) => {

@@ -559,8 +559,14 @@ impl Fleet {
                 cluster.events.emit(Event::LostWrites { client, ino });
                 // What was not flushed goes with a device that becomes absent, and nothing is
                 // written to one that is (SEMANTICS 3.12).
+                let targets = &cluster.targets;
+                // A target that has heard of an eviction before the client refuses what that
+                // repeats.
+                let evicted = targets.count() > 0 && member.session.since.is_some();
                 let failed = actions.iter().any(|action| cluster.was_failed(&name, *action))
-                    || cluster.was_forgotten(&name);
+                    || !flush && targets.have_failed_reads()
+                    || cluster.was_forgotten(&name)
+                    || evicted;
                 if !failed && !member.has_missed_device {
                     cluster.events.broken(Invariant::Loss, text);
                 }
@@ -701,7 +707,6 @@ impl Fleet {
     /// The session of a live client is lost, perhaps with changes that a dead server had not made
     /// durable.
     fn lost(&self, mount: &Mount, since: u64, session: &MemberSession, undurable: u32) {
-        self.0.cluster.targets.note_lost_names(undurable);
         self.0.renumbered.borrow_mut().insert(session.client, mount.index);
         self.0.history.lost(mount.index, since, (false, session.late), undurable);
     }
@@ -755,7 +760,6 @@ impl Fleet {
             let undurable =
                 if self.was_restarted_since(dead.replayed) { dead.undurable } else { 0 };
             let since = dead.session.since.unwrap_or(dead.since);
-            self.0.cluster.targets.note_lost_names(undurable);
             self.0.history.lost(dead.index, since, (true, dead.session.late), undurable);
         }
     }

@@ -37,6 +37,8 @@ const DRAINS_EACH: u64 = 3;
 const TARGETS: u64 = 0x6f73_7473_0000_0000;
 /// One of so many seeds whose subject allows it puts all files on object storage targets.
 const TARGETS_EACH: u64 = 4;
+/// Of those with several kinds of faults, one of so many moves files between blocks and objects.
+const MIGRATES_EACH: u64 = 3;
 
 /// What a run of the pool is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -99,8 +101,9 @@ impl Subject {
         match self {
             Subject::Everything | Subject::Silence | Subject::Processes => true,
             Subject::Calm | Subject::Hour | Subject::Dozen | Subject::Standbys => true,
+            Subject::DataErrors | Subject::Space => true,
             // They are about blocks of data zones, or judge the times of calls on these.
-            Subject::DataErrors | Subject::Space | Subject::Zones | Subject::Fields => false,
+            Subject::Zones | Subject::Fields => false,
             Subject::Damage | Subject::Reservations => false,
         }
     }
@@ -150,7 +153,12 @@ impl Plan {
         // Random numbers of its own: the other seeds draw what they drew without targets.
         let mut targets = SimRng::new(seed ^ TARGETS);
         if subject.has_targets() && targets.one_in(TARGETS_EACH) {
-            return (plan.on_targets(1 + targets.below(3) as usize), subject);
+            let mut plan = plan.on_targets(1 + targets.below(3) as usize);
+            let has_others = plan.faults.len() > 2 && subject != Subject::Standbys;
+            if has_others && targets.one_in(MIGRATES_EACH) {
+                plan.faults.push(Fault::Migrate);
+            }
+            return (plan, subject);
         }
         let drains = plan.zones > 1 && subject.has_drains();
         if drains && SimRng::new(seed ^ DRAINS).one_in(DRAINS_EACH) {
@@ -273,6 +281,12 @@ mod tests {
         assert!((200..500).contains(&on_targets.len()), "{} of 2000", on_targets.len());
         let counts: BTreeSet<usize> = on_targets.iter().map(|(plan, _)| plan.osts).collect();
         assert_eq!(counts, (1..=3).collect());
+        let with = |kind: Fault| on_targets.iter().filter(move |of| of.0.faults.contains(&kind));
+        for kind in [Fault::DataEio, Fault::Space, Fault::TargetPower] {
+            assert!(with(kind).count() > 100, "{kind}");
+        }
+        let migrating = with(Fault::Migrate).count();
+        assert!((40..150).contains(&migrating), "{migrating} of {}", on_targets.len());
         let sound = |(plan, subject): &(Plan, Subject)| {
             subject.has_targets() && !plan.faults.contains(&Fault::Drain)
         };

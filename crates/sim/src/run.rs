@@ -23,8 +23,11 @@ use crate::media_corruption::DamageCounts;
 use crate::mount::{Mount, OpenFile};
 use crate::mutate_history::{self, Verdicts};
 use crate::script::{Keep, Script, ScriptStep, Workload};
+use crate::target_state::TargetCounts;
 use crate::zones::{Drawn, Sizes};
-use crate::{committing, drains, fields, invariants, panics, placing, space, target_checks};
+use crate::{
+    committing, drains, fields, invariants, panics, placing, space, target_checks, target_space,
+};
 
 /// After the last fault everything finishes within this virtual time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -145,7 +148,8 @@ impl Plan {
             cluster.workers = committing::workers(self.placing);
         }
         cluster.stand_by(self.standbys, self.world_seed());
-        cluster.begin_targets(self.osts);
+        let small = self.is_short() && !self.is_short_of_metadata();
+        cluster.begin_targets(self.osts, small.then_some(self.seed));
     }
 
     fn its_keys(&self) -> Option<Keys> {
@@ -323,8 +327,8 @@ pub struct Report {
     pub zones: u64,
     /// Objects on targets at the end, counted on each target.
     pub objects: u64,
-    /// How often a target ended because its device failed.
-    pub target_ends: u64,
+    /// What targets did.
+    pub targets: TargetCounts,
     /// Faults that were injected.
     pub faults: u64,
     /// How many of each kind.
@@ -372,7 +376,7 @@ struct Ended {
 struct Counted {
     zones: u64,
     objects: u64,
-    target_ends: u64,
+    targets: TargetCounts,
     standing: (u64, u64),
     drains: DrainCounts,
 }
@@ -382,7 +386,7 @@ impl Counted {
         Counted {
             zones: cluster.zones_written(),
             objects: cluster.targets.objects.get(),
-            target_ends: cluster.targets.ends.get(),
+            targets: cluster.targets.counts(),
             standing: cluster.standing.as_ref().map(|all| all.counts()).unwrap_or_default(),
             drains: cluster.drains.counts(),
         }
@@ -448,7 +452,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
     // Violations seen during the run came first: the others may follow from them.
     let violation = events.first_violation().or(violation);
     let made = faults_made(&ended, &calls);
-    let Counted { zones, objects, target_ends, standing, drains } = ended.counted.get();
+    let Counted { zones, objects, targets, standing, drains } = ended.counted.get();
     Report {
         plan: plan.clone(),
         trace: world.trace() ^ ended.history.hash(),
@@ -457,7 +461,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         looks: events.looks(),
         zones,
         objects,
-        target_ends,
+        targets,
         // An overlapping fault is counted under its own kind.
         faults: made.iter().filter(|(kind, _)| **kind != Fault::Together).map(|(_, n)| n).sum(),
         made,
@@ -578,17 +582,22 @@ async fn safety_and_healing(
     fences_settle(plan, &cluster, &fleet).await?;
     all_notice(&cluster, &fleet, patience).await?;
     space::orphans_freed(&cluster, &fleet).await.map_err(|text| (Invariant::Ends, text))?;
-    if plan.is_short() {
-        space::check(&cluster, &fleet, &plan.sizes())
-            .await
-            .map_err(|text| (Invariant::Room, text))?;
-    }
+    room_comes_back(plan, &cluster, &fleet).await.map_err(|text| (Invariant::Room, text))?;
     let power = plan.faults.contains(&Fault::ClusterPower) && !plan.seed.is_multiple_of(4);
     if power {
         *made.borrow_mut().entry(Fault::ClusterPower).or_default() += 1;
     }
     let rng = script.rng(POWER_CUT_STEP);
     audit(&cluster, &history, &fleet, power.then_some(rng)).await
+}
+
+/// Where space may run out: all clients are idle, and any can get what no file holds.
+async fn room_comes_back(plan: &Plan, cluster: &Cluster, fleet: &Fleet) -> Result<(), String> {
+    match (plan.is_short(), cluster.targets.are_small.get()) {
+        (false, _) => Ok(()),
+        (true, true) => target_space::check(cluster, fleet).await,
+        (true, false) => space::check(cluster, fleet, &plan.sizes()).await,
+    }
 }
 
 /// Waits until all work has ended, or none has for a while.

@@ -105,10 +105,11 @@ pub fn watch(cluster: &Cluster, history: &History, (sizes, short): (&Sizes, bool
             return LowSpace::default();
         }
         let free = of.free();
+        let targets = LowSpace { data: of.targets.are_low(), meta: false };
         if short && refuses_clients(free.as_ref()) {
             of.out_of_room_at.set(Some(of.env.now()));
         }
-        free.map(|free| low_space(&free, &doubtful)).unwrap_or_default()
+        targets.or(free.map(|free| low_space(&free, &doubtful)).unwrap_or_default())
     };
     history.probe_space_with(Box::new(look));
     if !short {
@@ -250,18 +251,18 @@ async fn fill(mount: &Mount, room: u64) -> Result<(), String> {
 }
 
 /// Closes the file, and drops the process's reference to its inode.
-async fn close_fully(mount: &Mount, file: OpenFile) {
+pub(crate) async fn close_fully(mount: &Mount, file: OpenFile) {
     mount.close(file, 0).await;
     mount.next_operation();
 }
 
-async fn make_tmpfile(mount: &Mount) -> Result<OpenFile, String> {
+pub(crate) async fn make_tmpfile(mount: &Mount) -> Result<OpenFile, String> {
     let file = mount.tmpfile(Ino::ROOT, OpenFlags::READ_WRITE).await;
     file.map_err(|fault| format!("a file could not be created: {fault}"))
 }
 
 /// Writes this many blocks; else returns how many were written, and the error.
-async fn take(mount: &Mount, file: OpenFile, room: u64) -> Result<(), (u64, Fault)> {
+pub(crate) async fn take(mount: &Mount, file: OpenFile, room: u64) -> Result<(), (u64, Fault)> {
     for block in 0..room {
         let written = mount.write(file, Some(block * 4096), 4096).await;
         written.map_err(|fault| (block, fault))?;

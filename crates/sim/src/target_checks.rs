@@ -3,8 +3,8 @@
 //! - An image of a target that a power cut or a kill may leave recovers: the check finds nothing,
 //!   and the bytes of each block have their checksum.
 //! - When all clients have left, the metadata server has the objects of files that are gone
-//!   destroyed. Then each object is that of a file, or is still to be destroyed. Not checked where
-//!   a client and a server died together with the making of a file: its object stays.
+//!   destroyed. Then each object is that of a file, or is still to be destroyed. Only the object of
+//!   a file stays whose making was answered and then lost with the server and the client.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -18,6 +18,7 @@ use crate::cluster::Cluster;
 use crate::events::Broken;
 use crate::invariant::Invariant;
 use crate::media_corruption::open_copy;
+use crate::target_space::FILLER;
 use crate::targets::opening;
 
 /// Entries that are read at once.
@@ -84,9 +85,12 @@ pub(crate) async fn check_all(cluster: &Cluster) -> Result<(), Broken> {
         let objects = checked.map_err(|text| (Invariant::Target, format!("ost{nth}: {text}")))?;
         let before = cluster.targets.objects.get();
         cluster.targets.objects.set(before + objects.len() as u64);
-        let strays = objects.iter().filter(|object| !known.contains(&(zone, **object)));
+        let strays = objects.iter().filter(|object| {
+            let known = **object == FILLER || known.contains(&(zone, **object));
+            !known && !cluster.targets.may_be_stray(**object)
+        });
         let strays: Vec<String> = strays.map(ToString::to_string).collect();
-        if !strays.is_empty() && !cluster.targets.may_have_strays() {
+        if !strays.is_empty() {
             let text = format!("ost{nth} has objects that no file has: {}", strays.join(", "));
             return Err((Invariant::Target, text));
         }

@@ -114,7 +114,10 @@ impl Injector {
     /// The target whose device a fault hits instead of that of a data zone; `None`: one of a zone.
     pub(crate) fn target_in_place_of_a_zone(&self, chances: &mut SimRng) -> Option<usize> {
         let count = self.cluster.targets.count() as u64;
-        (count > 0).then(|| chances.below(count) as usize)
+        if count == 0 || self.kinds.contains(&Fault::Migrate) && chances.one_in(2) {
+            return None;
+        }
+        Some(chances.below(count) as usize)
     }
 
     /// The device of a target fails requests for a while.

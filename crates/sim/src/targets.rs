@@ -10,11 +10,12 @@ use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 
 use env::sim::{SimDisk, SimRng, SimWorld};
-use env::{DiskOptions, Env};
+use env::{Disk, DiskOptions, Env, IoBuf};
 use ost::server::{Config, Ost};
-use ost::store::{FormatOptions, ObjectStore, Options};
+use ost::store::{Asked, FormatOptions, ObjectStore, Options, Room};
 use session::client::ReadClientKeys;
-use types::{Duration, PagId, Uuid};
+use types::limits::{BLOCK, BLOCK_U64};
+use types::{ClientId, Duration, PagId, Uuid, crc32c};
 
 use crate::cluster::{Cluster, FS, fs_uuid};
 use crate::drain_state::ADMINISTRATOR;
@@ -22,12 +23,18 @@ use crate::events::Event;
 use crate::invariant::Invariant;
 use crate::keys::Keys;
 use crate::mover::Asker;
+use crate::target_space::{self, FILLER};
 use crate::target_state::node_name;
 
 /// Most targets of a run.
 pub const TARGETS_MAX: usize = 4;
 /// Bytes of a target's device: more than the files of a run need.
 const DEVICE: u64 = 96 << 20;
+/// Content blocks of a small target, the least that a format accepts, and the others of its device.
+const SMALL_CONTENT: u64 = 256;
+const SMALL_OTHERS: u64 = 4097;
+/// Those of them that only writes over others may take, and the first, which is never used.
+const SMALL_UNUSABLE: u64 = SMALL_CONTENT / 16 + 1;
 const LOG_BYTES: u64 = 8 << 20;
 const CACHE_BYTES: usize = 8 << 20;
 /// Age at which a target commits what nobody waits for.
@@ -55,16 +62,17 @@ pub(crate) fn opening() -> Options {
     Options { cache_bytes: CACHE_BYTES, commit_interval: COMMIT }
 }
 
-/// A freshly formatted device of the target with this index.
-fn formatted(nth: usize) -> SimDisk {
-    static FORMATTED: Mutex<BTreeMap<usize, SimDisk>> = Mutex::new(BTreeMap::new());
+/// A freshly formatted device of the target with this index; a small one with so much room.
+fn formatted(nth: usize, room: Option<u64>) -> SimDisk {
+    static FORMATTED: Mutex<BTreeMap<(usize, Option<u64>), SimDisk>> = Mutex::new(BTreeMap::new());
     let mut all = FORMATTED.lock().unwrap_or_else(PoisonError::into_inner);
-    all.entry(nth).or_insert_with(|| format(nth)).fork()
+    all.entry((nth, room)).or_insert_with(|| format(nth, room)).fork()
 }
 
-fn format(nth: usize) -> SimDisk {
+fn format(nth: usize, room: Option<u64>) -> SimDisk {
     let (world, name) = (SimWorld::new(1), node_name(nth));
-    let disk = world.disk(&name, DEVICE);
+    let small = (SMALL_CONTENT + SMALL_OTHERS) * BLOCK_U64;
+    let disk = world.disk(&name, if room.is_some() { small } else { DEVICE });
     let options = FormatOptions {
         fs_name: FS,
         fs: fs_uuid(),
@@ -78,8 +86,22 @@ fn format(nth: usize) -> SimDisk {
         let device = env.open_disk(&name, access).await.expect("the disk is there");
         let made = ObjectStore::format(&env, &device, None, &options).await;
         made.expect("an empty disk can be formatted");
+        if let Some(room) = room {
+            fill(&env, &device, SMALL_CONTENT - SMALL_UNUSABLE - room).await;
+        }
     });
     disk
+}
+
+/// Fills so many blocks of a target, for no file.
+async fn fill(env: &Env, device: &Disk, blocks: u64) {
+    let store = ObjectStore::open(env, device, None, opening()).await.expect("it is formatted");
+    let data = IoBuf::zeroed(blocks as usize * BLOCK);
+    let sums: Vec<u32> = data.chunks_exact(BLOCK).map(crc32c).collect();
+    let nobody = Asked { client: ClientId::NONE, slot: 0, seq: 0 };
+    let written = store.write(nobody, (FILLER, 0), data, &sums, Room::Repeated).await;
+    written.expect("it has room");
+    store.close().await.expect("its device works");
 }
 
 /// What a line of a target's log says of a client.
@@ -105,10 +127,16 @@ fn parse(text: &str) -> Option<Says<'_>> {
 }
 
 impl Cluster {
-    /// This many targets start, and their devices are attached.
-    pub(crate) fn begin_targets(&self, count: usize) {
+    /// This many targets start, and their devices are attached. With a seed they have little room,
+    /// which follows from it.
+    pub(crate) fn begin_targets(&self, count: usize, small: Option<u64>) {
+        self.targets.are_small.set(count > 0 && small.is_some());
+        if count > 0 {
+            let targets = self.targets.clone();
+            self.events.subscribe(Box::new(move |event| targets.happened(event)));
+        }
         for nth in 0..count {
-            let disk = formatted(nth);
+            let disk = formatted(nth, small.map(|seed| target_space::drawn(seed, nth)));
             self.world.attach(&node_name(nth), &disk);
             self.targets.disks.borrow_mut().push(disk);
             self.start_target(nth);
@@ -161,7 +189,7 @@ impl Cluster {
             }
             match ended {
                 Err(_) if cluster.targets.may_end(nth) => {
-                    cluster.targets.ends.set(cluster.targets.ends.get() + 1);
+                    cluster.targets.note(|counts| counts.ends += 1);
                     cluster.start_target_again(nth, run);
                 }
                 Err(text) => cluster.events.broken(Invariant::Server, &format!("{name}: {text}")),
@@ -197,6 +225,7 @@ impl Cluster {
         };
         let opened = ObjectStore::open(env, &device, None, opening()).await;
         let store = opened.map_err(|error| error.to_string())?;
+        self.targets.serves(nth, &store);
         let this = self.clone();
         let config = Config {
             lease: self.lease,
@@ -275,7 +304,7 @@ impl Cluster {
 
 /// The layout of the root directory, by the seed: one target for each file, or parts of 8 or 64 KiB
 /// on several.
-fn layout(seed: u64, count: usize) -> String {
+pub(crate) fn layout(seed: u64, count: usize) -> String {
     let mut rng = SimRng::new(seed ^ ASIDE);
     let part = if rng.one_in(2) { " part=8K" } else { " part=64K" };
     match count > 1 && rng.one_in(2) {

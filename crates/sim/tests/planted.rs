@@ -90,15 +90,19 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::ObjectsKept, 1, Invariant::Target),
     (Bug::FailedFlushIgnored, 14, Invariant::Target),
     (Bug::FailedTargetAnswers, 9, Invariant::Loss),
+    (Bug::RoomPromisedTwice, 1, Invariant::Zone),
+    (Bug::StaleCopyExchanged, 21, Invariant::Linearizable),
 ];
 
 /// The bugs of object storage targets, and of what uses them.
-const OF_TARGETS: [Bug; 5] = [
+const OF_TARGETS: [Bug; 7] = [
     Bug::ContentNotAwaited,
     Bug::TargetReplaySkipped,
     Bug::ObjectsKept,
     Bug::FailedFlushIgnored,
     Bug::FailedTargetAnswers,
+    Bug::RoomPromisedTwice,
+    Bug::StaleCopyExchanged,
 ];
 
 /// The plan of a seed, with the faults and the format of the table.
@@ -134,9 +138,12 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::MoveNotFlushed | Bug::FreedCalledFree | Bug::ZoneStateForced => vec![Fault::Drain],
         Bug::ContentNotAwaited => vec![Fault::TargetPower],
         Bug::TargetReplaySkipped => vec![Fault::TargetKill],
-        Bug::ObjectsKept => vec![],
+        // A run in which the making of a file may be lost has to show it, too.
+        Bug::ObjectsKept => vec![Fault::ServerPower, Fault::ClientKill],
         Bug::FailedFlushIgnored => vec![Fault::DataEio, Fault::TargetPower],
         Bug::FailedTargetAnswers => vec![Fault::DataEio],
+        Bug::RoomPromisedTwice => vec![Fault::Space],
+        Bug::StaleCopyExchanged => vec![Fault::Migrate],
         Bug::LockKeptByNobody => vec![Fault::Signal],
         Bug::LocksNotReclaimed => vec![Fault::ServerKill],
         _ => faults,
@@ -147,6 +154,7 @@ fn plan(bug: Bug, seed: u64) -> Plan {
         Bug::FreezeSkipped | Bug::SlowFlushFailed => Workload::Content,
         Bug::MoveNotFlushed | Bug::FreedCalledFree | Bug::ZoneStateForced => Workload::Content,
         Bug::ContentNotAwaited | Bug::TargetReplaySkipped => Workload::Content,
+        Bug::RoomPromisedTwice | Bug::StaleCopyExchanged => Workload::Content,
         Bug::LackingPageKept | Bug::PartWaits => Workload::Fields,
         _ => Workload::Mixed,
     };

@@ -101,6 +101,10 @@ bugs! {
     FailedFlushIgnored,
     /// An object target whose store has failed answers that before it ends.
     FailedTargetAnswers,
+    /// An object target promises a client the free blocks that it keeps for other clients.
+    RoomPromisedTwice,
+    /// A move between blocks and objects goes on with a copy though the file has changed since.
+    StaleCopyExchanged,
     /// A restarted server serves before its clients have reclaimed what they hold.
     GraceSkipped,
     /// Leases are not reclaimed after a restart.

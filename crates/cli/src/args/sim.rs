@@ -26,7 +26,8 @@ Kinds of faults (see SIMULATION.md): cut, partition, one-way, mute, uneven; serv
 server-power, server-pause; client-kill, process-kill, signal, silence, power,
 cluster-power; stall, long-stall, data-eio, meta-eio, death, space, damage; clock-jump,
 drift; together, pairs; takeover (with --standbys); drain (with --zones); target-kill,
-target-power, target-cut (with --osts, where data-eio and stalls hit targets' devices).
+target-power, target-cut, migrate (with --osts). There data-eio, stalls and space are those of
+targets.
 
 A campaign continues only with the build and the options that began it, or with --changed.
 
@@ -104,7 +105,7 @@ pub struct SimArgs {
     /// server works on at once, and the root directory's layout [default: the usual ways]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub placing: u64,
-    /// Number of object storage targets, up to 4, on which all files then lie
+    /// Number of object storage targets, up to 4, on which files then lie
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=4))]
     pub osts: u16,
     /// Draw everything from the seed, as the tests do: faults, operations, clients, zones, devices

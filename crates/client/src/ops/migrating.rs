@@ -30,7 +30,7 @@ use proto::mds::{Op, OpReply};
 use proto::placement::{Layout, Policy};
 use proto::prealloc::Stream;
 use types::limits::IO_MAX;
-use types::{Duration, Fault, Ino, Rights};
+use types::{Bug, Duration, Fault, Ino, Rights, planted};
 
 use crate::api::{Caller, Handle, OpenFlags, ReadData, Whence};
 use crate::boundary::{FileContent, Lies};
@@ -285,14 +285,14 @@ impl Client {
             Some(held) => held,
             None => core.acquire_io(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?,
         };
-        if from.file().generation() != copy.generation {
+        if has_changed(&from, copy) {
             return Ok(MigrateStep::Again);
         }
         to.file().set_size(from.file().size()).await?;
         settle(&to).await?;
         settle(&from).await?;
         check_not_lost(&to)?;
-        if from.file().generation() != copy.generation {
+        if has_changed(&from, copy) {
             return Ok(MigrateStep::Again);
         }
         let op = Op::SwapLayouts { ino: inode.ino, spare: spare.ino };
@@ -334,6 +334,11 @@ async fn settle(guard: &IoGuard) -> Result<(), Fault> {
         guard.file().flush().await?;
     }
     Ok(())
+}
+
+/// Has the file changed since its copy began?
+fn has_changed(file: &IoGuard, copy: &Copying) -> bool {
+    file.file().generation() != copy.generation && !planted(Bug::StaleCopyExchanged)
 }
 
 /// `Io` if the spare has lost anything since it was made.

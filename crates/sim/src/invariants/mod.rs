@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use env::sim::{DiskAction, DiskEvent};
 use mds::CommittedBlocks;
+use proto::mds::Op as Asked;
 use types::{ClientId, PagId, Transno};
 
 use crate::call::{Call, Op, Outcome};
@@ -159,6 +160,9 @@ impl Checkers {
                 if let Some((node, _)) = self.running() {
                     slow::dropped(&self.cluster, &node, text);
                 }
+            }
+            Event::TookEffect { asked: &Asked::SwapLayouts { ino, spare }, .. } => {
+                self.owners.borrow_mut().exchanged(ino, spare);
             }
             // The fleet reports what follows from these.
             Event::TookEffect { .. } | Event::ServerKilled | Event::ClientLine(_) => {}

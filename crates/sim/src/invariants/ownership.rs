@@ -41,6 +41,9 @@ pub(crate) struct Owners {
     nodes: BTreeMap<ClientId, ClientPlace>,
     /// The last file of each block.
     files: BTreeMap<Place, Ino>,
+    /// The file with which each spare of a migration exchanged its layout: their blocks may be in
+    /// either.
+    moved: BTreeMap<Ino, Ino>,
 }
 
 /// The owner of a block.
@@ -58,6 +61,19 @@ impl Owners {
                 self.files.insert((segment.pag, block), pointed.ino);
             }
         }
+    }
+
+    /// A server exchanges the layouts of a file and of a spare.
+    pub(crate) fn exchanged(&mut self, ino: Ino, spare: Ino) {
+        self.moved.insert(spare, ino);
+    }
+
+    /// The files in which a block may be: the last one that a commit had it in first.
+    fn files_with(&self, block: Place) -> Vec<Ino> {
+        let Some(&last) = self.files.get(&block) else { return Vec::new() };
+        let moved = self.moved.get(&last).copied().unwrap_or(last);
+        let spares = self.moved.iter().filter(|(_, of)| **of == moved).map(|(spare, _)| *spare);
+        [last, moved].into_iter().chain(spares).collect()
     }
 
     /// Blocks of a zone that some commit pointed at.
@@ -151,18 +167,18 @@ impl Owners {
 
     /// The file of which a block is a written part; `None` also if unknown.
     pub(crate) fn written_of(&self, cluster: &Cluster, block: Place) -> Option<Ino> {
-        let ino = self.files.get(&block).copied()?;
-        let segment = cluster.inspect(|txn| segment_of(txn, ino, block))??;
+        let files = self.files_with(block);
+        let (ino, segment) = cluster.inspect(|txn| file_of(txn, &files, block))??;
         (segment.state == SegmentState::Written).then_some(ino)
     }
 
     fn find(&self, cluster: &Cluster, block: Place) -> Option<OwnedBlock> {
-        let ino = self.files.get(&block).copied();
+        let files = self.files_with(block);
         cluster.inspect(|txn| {
             let owner = txn.space().owner(block.0, PagBlock(block.1))?;
-            let file = match (owner, ino) {
-                (BlockOwner::Mapped, Some(ino)) => segment_of(txn, ino, block)?
-                    .map(|of| (ino, FileBlock(of.file.0 + block.1 - of.addr.0))),
+            let file = match owner {
+                BlockOwner::Mapped => file_of(txn, &files, block)?
+                    .map(|(ino, of)| (ino, FileBlock(of.file.0 + block.1 - of.addr.0))),
                 _ => None,
             };
             Ok(OwnedBlock { owner, file })
@@ -180,6 +196,16 @@ pub(crate) fn is_mapped(cluster: &Cluster, (zone, block): Place) -> bool {
 pub(crate) fn is_named(cluster: &Cluster, ino: Ino) -> bool {
     let attr = cluster.inspect(|txn| txn.names().attr(ino)).flatten();
     attr.is_some_and(|attr| attr.nlink > 0)
+}
+
+/// The first of these files with this block, and its segment.
+fn file_of(txn: &mut Txn<'_>, files: &[Ino], block: Place) -> Result<Option<(Ino, Segment)>, Stop> {
+    for &ino in files {
+        if let Some(segment) = segment_of(txn, ino, block)? {
+            return Ok(Some((ino, segment)));
+        }
+    }
+    Ok(None)
 }
 
 /// The file's segment with this block.

@@ -176,8 +176,12 @@ impl Lying {
             None => Ok(None),
         });
         if let Some(Some(record)) = found {
-            let targets = record.into_iter().flat_map(|record| record.targets);
-            self.objects.entry(ino).or_default().extend(targets);
+            let known = self.objects.entry(ino).or_default();
+            match record {
+                Some(record) => known.extend(record.targets),
+                // A file that moved lies in any data zones.
+                None => known.extend(&self.all),
+            }
         }
     }
 

@@ -28,10 +28,37 @@ fn targets_whose_devices_fail_end_and_start_again_and_nothing_is_lost() {
         let (workload, faults) = (Workload::Content, faults.clone());
         let plan = Plan { osts: 2, faults, workload, ..Plan::new(seed) };
         let report = check(&plan);
-        ends += report.target_ends;
+        ends += report.targets.ends;
         failed += report.made.get(&Fault::DataEio).copied().unwrap_or_default();
     }
     assert!(ends > 40 && failed > 20, "{failed} faults ended {ends} targets");
+}
+
+#[test]
+fn small_targets_refuse_writes_and_have_room_again_after_removals() {
+    let faults = vec![Fault::Space, Fault::TargetKill, Fault::ClientKill];
+    let (mut refused, mut small) = (0, 0);
+    for seed in 1..=24 {
+        let (workload, faults) = (Workload::Content, faults.clone());
+        let plan = Plan { osts: 2, faults, workload, ..Plan::new(seed) };
+        small += u64::from(!plan.is_short_of_metadata());
+        refused += check(&plan).made.get(&Fault::Space).copied().unwrap_or_default();
+    }
+    assert!(refused > 20, "{refused} writes were refused in {small} runs");
+}
+
+#[test]
+fn files_move_between_blocks_and_objects_while_they_are_used() {
+    let faults = vec![Fault::Migrate, Fault::ServerKill, Fault::TargetKill, Fault::DataEio];
+    let (mut moved, mut zones, mut objects) = (0, 0, 0);
+    for seed in 1..=24 {
+        let plan = Plan { osts: 2, faults: faults.clone(), ..Plan::new(seed) };
+        let report = check(&plan);
+        moved += report.targets.moved;
+        zones += report.zones;
+        objects += report.objects;
+    }
+    assert!(moved > 10 && zones > 4 && objects > 10, "{moved} moves; {zones}, {objects}");
 }
 
 /// One target and 300 operations on content, with all faults.

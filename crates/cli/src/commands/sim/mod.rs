@@ -234,7 +234,7 @@ fn faults(asked: Option<&[String]>, standbys: u16, osts: u16) -> Result<Vec<Faul
         if fault == Fault::Takeover && !several {
             return Err(Failure::usage("--faults takeover needs --standbys"));
         }
-        let of_targets = Fault::OF_TARGETS.contains(&fault);
+        let of_targets = Fault::OF_TARGETS.contains(&fault) || fault == Fault::Migrate;
         if of_targets && osts == 0 {
             return Err(Failure::usage(format!("--faults {fault} needs --osts")));
         }
