@@ -92,12 +92,14 @@ async fn fill(cluster: &Cluster, mount: &Mount, file: OpenFile) -> Result<(), St
         let room: Vec<u64> = settled(cluster).await?.iter().map(|store| left(store)).collect();
         return Err(format!("ENOSPC after {had} blocks; the targets have {room:?} free ones"));
     }
+    let synced = mount.fsync(file, false).await;
+    synced.map_err(|fault| format!("fsync of accepted writes fails: {fault}"))?;
+    // Now the target has what was written, and that can be written again.
     if had > 0 {
         let again = mount.write(file, Some(0), BLOCK as u32).await;
         again.map_err(|fault| format!("a block that the target has cannot be written: {fault}"))?;
     }
-    let synced = mount.fsync(file, false).await;
-    synced.map_err(|fault| format!("fsync of accepted writes fails: {fault}"))
+    Ok(())
 }
 
 /// Waits until the targets have as much room as before.
