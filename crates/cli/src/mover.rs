@@ -118,6 +118,8 @@ pub enum Migrated {
     Stopped,
     /// It is as before.
     Stayed(Fault),
+    /// It is as before, because this device or target did not answer.
+    Silent(String),
 }
 
 /// What a mover does next.
@@ -141,6 +143,8 @@ pub struct Mover {
     pub files: u64,
     /// Files that stayed, or a part of them, in the current pass, and why.
     pub stayed: BTreeMap<Ino, (String, NotMoved)>,
+    /// A copy was given up while its device was silent, so its writes may never end.
+    left: bool,
     /// The zones, as last looked at.
     pub zones: Vec<Zone>,
     /// The clients' descriptions, as last looked at.
@@ -190,12 +194,15 @@ pub fn run<T: 'static>(
             blocks: 0,
             files: 0,
             stayed: BTreeMap::new(),
+            left: false,
             zones: Vec::new(),
             clients: BTreeMap::new(),
         };
         let done = work(&mut mover).await;
         let lost = client.unmount().await;
         match (done, lost) {
+            // The copy was not wanted any more.
+            (Ok(done), Some(_)) if mover.left => Ok(done),
             // Every step is committed before the next one begins, so this is no loss of content.
             (Ok(_), Some(text)) => Err(Failure::failed("RB-MOVE", text)),
             (done, _) => done,
@@ -401,6 +408,10 @@ impl Mover {
             }
         };
         self.client.end_migration(&mut move_).await;
+        if let Some(path) = move_.silent() {
+            self.left = true;
+            return Ok(Migrated::Silent(path.to_owned()));
+        }
         if let Migrated::Stayed(Fault::Unreachable) = ended {
             let text = format!("{name}: the client has ended: run the same command again");
             return Err(Failure::failed("RB-MIGRATE", text));

@@ -271,6 +271,13 @@ pub trait DataHalf: Sized {
     /// Returns when a device with pending requests has been silent for `patience`, counted from the
     /// call.
     fn device_silent_for(&self, patience: Duration) -> impl Future<Output = ()>;
+    /// As [`DataHalf::device_silent_for`], for the device of one of `zones`; none: of any zone
+    /// with blocks. Returns the path of the device.
+    fn zone_silent_for(
+        &self,
+        zones: Vec<PagId>,
+        patience: Duration,
+    ) -> impl Future<Output = String>;
 
     /// The data devices.
     fn devices(&self) -> Vec<DeviceStatus>;

@@ -169,6 +169,13 @@ async fn migrate(
             Migrated::There => done("there", 0),
             Migrated::Stopped => stayed(path, "the command was asked to end".into()),
             Migrated::Stayed(fault) => stayed(path, reason(fault, layout)),
+            Migrated::Silent(device) => stayed(
+                path,
+                format!(
+                    "{device} has not answered for 10 s, and users of the file waited for it: run \
+                     the same command again when it is back"
+                ),
+            ),
         });
     }
     Ok(files)

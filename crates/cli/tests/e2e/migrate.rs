@@ -6,9 +6,9 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::SeekFrom;
 
@@ -442,5 +442,55 @@ fn mapped_file_moves_there_and_back_when_its_names_are_gone() {
     assert!(content == want);
     assert_eq!(file.metadata().unwrap().nlink(), 0);
     drop((mapping, file));
+    assert_eq!(leftovers(cluster, empty), 0);
+}
+
+/// The third copy keeps the file from its users. They have it again before the target is back.
+#[test]
+fn target_that_goes_away_during_the_third_copy_keeps_nobody_from_the_file() {
+    let mut cluster = mounted();
+    let empty = cluster.targets.free();
+    cluster.mount();
+    let (path, other) = (cluster.root().join("file"), cluster.path(1).join("file"));
+    write(&path, &pattern(1, 12 * MB));
+    let (rounds, ended) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let file = File::options().write(true).open(&other).unwrap();
+            while !ended.load(Ordering::Relaxed) {
+                let round = rounds.load(Ordering::Relaxed) + 1;
+                file.write_all_at(&round.to_le_bytes(), 0).unwrap();
+                rounds.store(round, Ordering::Relaxed);
+            }
+        });
+        let mover = begin(&[&path], &["--to", "objects", "--zones", "2", "--rate", "2M", "--json"]);
+        let (mut seen, mut since) = (0, Instant::now());
+        eventually("the third copy keeps the writer out", || {
+            let now = rounds.load(Ordering::Relaxed);
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            }
+            since.elapsed() > Duration::from_secs(1) && cluster.targets.free() < empty
+        });
+        cluster.targets.kill(0);
+        eventually("the writer has the file", || rounds.load(Ordering::Relaxed) > seen + 1);
+        let output = mover.wait_with_output().unwrap();
+        let said = describe(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("127.0.0.1:") && said.contains("has not answered for 10 s"),
+            "{said}"
+        );
+        ended.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        cluster.targets.serve(0);
+    });
+    assert!(!is_object(&path));
+    let mut want = pattern(1, 12 * MB);
+    want[..8].copy_from_slice(&rounds.load(Ordering::Relaxed).to_le_bytes());
+    assert!(fs::read(&path).unwrap() == want);
+    assert_eq!(migrated(&path, &["--to", "objects", "--zones", "2"]), "moved");
+    assert!(fs::read(&path).unwrap() == want);
+    assert_eq!(migrated(&path, &["--to", "blocks"]), "moved");
     assert_eq!(leftovers(cluster, empty), 0);
 }

@@ -104,6 +104,14 @@ impl DataHalf for DataContext {
         DataContext::device_silent_for(self, patience)
     }
 
+    fn zone_silent_for(
+        &self,
+        zones: Vec<PagId>,
+        patience: Duration,
+    ) -> impl Future<Output = String> {
+        DataContext::zone_silent_for(self, zones, patience)
+    }
+
     fn devices(&self) -> Vec<DeviceStatus> {
         DataContext::devices(self)
     }

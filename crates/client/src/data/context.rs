@@ -8,10 +8,11 @@ use env::Env;
 use env::sync::Notify;
 use proto::commit::CommitPolicy;
 use proto::prealloc::Allocation;
-use types::{ClientId, Duration, Fault, Ino};
+use types::{ClientId, Duration, Fault, Ino, PagId};
 
 use super::budget::Budget;
 use super::class::Class;
+use super::device::DataDevice;
 use super::disks::Disks;
 use super::file::File;
 use super::pipeline::Pipeline;
@@ -94,18 +95,38 @@ impl DataContext {
 
     /// See [`crate::boundary::DataHalf::most_silent`].
     pub(super) fn most_silent(&self) -> Option<(String, Duration)> {
-        let all = self.disks.devices().map(|device| (device.path(), device.silence()));
+        self.most_silent_of(|_| true)
+    }
+
+    fn most_silent_of(&self, counts: impl Fn(&DataDevice) -> bool) -> Option<(String, Duration)> {
+        let devices = self.disks.devices().filter(|device| counts(device));
+        let all = devices.map(|device| (device.path(), device.silence()));
         all.filter(|(_, silence)| *silence > Duration::ZERO).max_by_key(|(_, silence)| *silence)
     }
 
     /// See [`crate::boundary::DataHalf::device_silent_for`].
     pub(super) async fn device_silent_for(&self, patience: Duration) {
+        self.silent_for(|_| true, patience).await;
+    }
+
+    /// See [`crate::boundary::DataHalf::zone_silent_for`].
+    pub(super) async fn zone_silent_for(&self, zones: Vec<PagId>, patience: Duration) -> String {
+        let counts = |device: &DataDevice| match zones.is_empty() {
+            true => !device.is_target(),
+            false => device.infos().iter().any(|zone| zones.contains(&zone.id)),
+        };
+        self.silent_for(counts, patience).await
+    }
+
+    /// Waits until a device that counts has been silent for `patience`. Returns its path.
+    async fn silent_for(&self, counts: impl Fn(&DataDevice) -> bool, patience: Duration) -> String {
         const POLL: Duration = Duration::from_millis(250);
         let begin = self.env.now();
         loop {
-            let silence = self.most_silent().map_or(Duration::ZERO, |(_, silence)| silence);
-            if silence.min(self.env.now().since(begin)) >= patience {
-                return;
+            if let Some((path, silence)) = self.most_silent_of(&counts)
+                && silence.min(self.env.now().since(begin)) >= patience
+            {
+                return path;
             }
             self.env.sleep(POLL).await;
         }

@@ -14,7 +14,9 @@
 //!   that its object is there, if the mover died, too;
 //! - a spare that has lost a byte is given up: a flush tells of each loss only once;
 //! - nobody else knows the spare, so waiting for a right on it makes nobody wait. It is the only
-//!   right that is waited for under a guard of another file.
+//!   right that is waited for under a guard of another file;
+//! - while the file is kept from its users, a device of the new place that does not answer is
+//!   waited for [`PATIENCE`] at most. Then the file stays, and its users have it.
 //!
 //! | the mover, or its server, dies … | the file | the spare |
 //! |---|---|---|
@@ -24,8 +26,10 @@
 //! | after the exchange is durable | lies in the new place | an orphan with the old place: its blocks are freed, or its object is doomed, as above |
 //! | when the spare is being freed | lies in the new place | is freed in steps, which go on after a restart |
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
+use env::sync::first;
 use proto::mds::{Op, OpReply};
 use proto::placement::{Layout, Policy};
 use proto::prealloc::Stream;
@@ -33,7 +37,7 @@ use types::limits::IO_MAX;
 use types::{Bug, Duration, Fault, Ino, Rights, planted};
 
 use crate::api::{Caller, Handle, OpenFlags, ReadData, Whence};
-use crate::boundary::{FileContent, Lies};
+use crate::boundary::{DataHalf, FileContent, Lies};
 use crate::client::Client;
 use crate::data_lease::{IoGuard, Service};
 use crate::inode::Inode;
@@ -41,6 +45,8 @@ use crate::rpc::result;
 
 /// So many copies leave the file to writers between their steps; the next one keeps them out.
 const POLITE: u32 = 2;
+/// How long a device of the new place may be silent while the file is kept from its users.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause before an exchange is tried again that an evicted client's quarantine delays.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -58,6 +64,8 @@ pub struct Migration {
     failed: u32,
     /// It lies in an object.
     from_object: bool,
+    /// The device of the new place that did not answer.
+    silent: Option<String>,
 }
 
 /// A copy that is under way.
@@ -92,8 +100,22 @@ impl Migration {
     /// The file `ino` is to get the layout `to`. `any`: only blocks or objects matter, so a file
     /// of that kind stays where it is.
     pub fn new(ino: Ino, to: Layout, any: bool) -> Migration {
-        let (source, spare, copy) = (None, None, None);
-        Migration { ino, to, any, source, spare, copy, failed: 0, from_object: false }
+        Migration {
+            ino,
+            to,
+            any,
+            source: None,
+            spare: None,
+            copy: None,
+            failed: 0,
+            from_object: false,
+            silent: None,
+        }
+    }
+
+    /// The path of the device or target that did not answer, if the move has ended for that.
+    pub fn silent(&self) -> Option<&str> {
+        self.silent.as_deref()
     }
 
     /// Do the file's blocks, as `stat` counts them, include holes, which are not copied? They do
@@ -137,7 +159,8 @@ impl Client {
     /// # Errors
     /// `NoSpace`: the pool has no room. `TooBig`: the file has too many segments. `Unsupported`:
     /// the server is of an older release. `IsDirectory`, `NotSupported`: it is no regular file.
-    /// `Stale`: it is gone. The file is as before in all cases.
+    /// `Stale`: it is gone. `Io`: also if [`Migration::silent`] names a device. The file is as
+    /// before in all cases.
     pub async fn migrate_step(&self, move_: &mut Migration) -> Result<MigrateStep, Fault> {
         let core = &self.core;
         let inode = match move_.source {
@@ -166,9 +189,18 @@ impl Client {
             move_.copy = Some(self.begin_copy(&inode, spare, move_.failed).await?);
             return Ok(MigrateStep::Copied(0));
         };
-        let step = match copy.ended {
-            false => self.copy_step(&inode, spare, copy).await?,
-            true => self.exchange(&inode, spare, copy).await?,
+        let done = match copy.ended {
+            false => self.copy_step(&inode, spare, copy).await,
+            true => self.exchange(&inode, spare, copy).await,
+        };
+        let step = match done {
+            Ok(step) => step,
+            Err(Stays::Fault(fault)) => return Err(fault),
+            Err(Stays::Silent(path)) => {
+                // Its users wait no longer.
+                (move_.copy, move_.silent) = (None, Some(path));
+                return Err(Fault::Io);
+            }
         };
         match step {
             MigrateStep::Again => {
@@ -220,7 +252,7 @@ impl Client {
         inode: &Rc<Inode>,
         spare: Handle,
         copy: &mut Copying,
-    ) -> Result<MigrateStep, Fault> {
+    ) -> Result<MigrateStep, Stays> {
         let core = &self.core;
         let guard = match &copy.held {
             Some(_) => None,
@@ -239,15 +271,37 @@ impl Client {
                 copy.ended = true;
                 return Ok(MigrateStep::Copied(0));
             }
-            Err(fault) => return Err(fault),
+            Err(fault) => return Err(fault.into()),
         };
         let hole = file.seek(at, Whence::Hole).await?;
         let len = hole.saturating_sub(at).min(IO_MAX as u64);
         let data = file.read(at, len as usize).await?;
         drop(guard);
-        let written = self.write_spare(spare, at, &data).await?;
+        let write = self.write_spare(spare, at, &data);
+        let spare = core.handles.file(spare)?.inode.clone();
+        let written = match copy.held {
+            Some(_) => self.unless_silent(&spare, write).await?,
+            None => write.await?,
+        };
         copy.next = at + written;
         Ok(MigrateStep::Copied(written))
+    }
+
+    /// Does `work` on the spare, unless a device where it lies is silent for too long.
+    async fn unless_silent<T>(
+        &self,
+        spare: &Inode,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Stays> {
+        let lies = spare.data_lease().map(|data_lease| data_lease.file.lies());
+        let targets = lies.and_then(|lies| lies.object).map(|(_, targets)| targets);
+        let (core, path) = (&self.core, RefCell::default());
+        let silent = core.data().zone_silent_for(targets.unwrap_or_default(), PATIENCE);
+        let ended = first(work, async {
+            path.replace(silent.await);
+        })
+        .await;
+        Ok(ended.ok_or(Stays::Silent(path.into_inner()))??)
     }
 
     /// Writes bytes to the spare. Returns their number.
@@ -275,22 +329,30 @@ impl Client {
         inode: &Rc<Inode>,
         spare: Handle,
         copy: &mut Copying,
-    ) -> Result<MigrateStep, Fault> {
+    ) -> Result<MigrateStep, Stays> {
         let core = &self.core;
         let spare = core.handles.file(spare)?.inode.clone();
         let to = core.acquire_io(&spare, Rights::DATA_X, Service::Plain, (0, 0)).await?;
-        // What takes long, as a target that is away does, keeps nobody from the file yet.
-        settle(&to).await?;
         let from = match copy.held.take() {
-            Some(held) => held,
-            None => core.acquire_io(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?,
+            Some(held) => {
+                self.unless_silent(&spare, settle(&to)).await?;
+                held
+            }
+            None => {
+                // What takes long, as a target that is away does, keeps nobody from the file yet.
+                settle(&to).await?;
+                core.acquire_io(inode, Rights::DATA_X, Service::Plain, (0, 0)).await?
+            }
         };
         if has_changed(&from, copy) {
             return Ok(MigrateStep::Again);
         }
-        to.file().set_size(from.file().size()).await?;
-        settle(&to).await?;
-        settle(&from).await?;
+        let ready = async {
+            to.file().set_size(from.file().size()).await?;
+            settle(&to).await?;
+            settle(&from).await
+        };
+        self.unless_silent(&spare, ready).await?;
         check_not_lost(&to)?;
         if has_changed(&from, copy) {
             return Ok(MigrateStep::Again);
@@ -300,31 +362,59 @@ impl Client {
         drop((to, from));
         match result(&reply, 0) {
             Ok(OpReply::Attr { .. }) => {}
-            Ok(_) => return Err(Fault::Protocol),
+            Ok(_) => return Err(Fault::Protocol.into()),
             Err(Fault::Busy) => return Ok(MigrateStep::Waits),
-            Err(fault) => return Err(fault),
+            Err(fault) => return Err(fault.into()),
         }
         core.rpc.sync().await?;
         Ok(MigrateStep::Moved)
     }
 
     /// Ends a move, whatever it has done: gives the rights back, and closes both files. The spare
-    /// goes, with what it has.
+    /// goes, with what it has: in a task of its own if a device is silent, for its blocks are not
+    /// free before the writes to them have ended.
     pub async fn end_migration(&self, move_: &mut Migration) {
         move_.copy = None;
         // What this client knows of the layouts may be that of the other file.
-        for handle in [move_.spare.take(), move_.source.take()].into_iter().flatten() {
-            let Ok(file) = self.core.handles.any_file(handle) else { continue };
-            if let Some(data_lease) = file.inode.data_lease() {
-                // Nobody wants what the spare has lost.
-                data_lease.file.acknowledge_loss();
+        if let Some(spare) = move_.spare.take() {
+            match move_.silent {
+                Some(_) => {
+                    let this = self.clone();
+                    self.core.env.spawn(async move { this.close_whole(spare).await });
+                }
+                None => self.close_whole(spare).await,
             }
-            if !file.inode.is_lost() {
-                self.core.give_up_whole(&file.inode).await;
-            }
-            drop(file);
-            self.release(handle, None).await;
         }
+        if let Some(source) = move_.source.take() {
+            self.close_whole(source).await;
+        }
+    }
+
+    /// Gives all rights on an open file back, and closes it.
+    async fn close_whole(&self, handle: Handle) {
+        let Ok(file) = self.core.handles.any_file(handle) else { return };
+        if let Some(data_lease) = file.inode.data_lease() {
+            // Nobody wants what the spare has lost.
+            data_lease.file.acknowledge_loss();
+        }
+        if !file.inode.is_lost() {
+            self.core.give_up_whole(&file.inode).await;
+        }
+        drop(file);
+        self.release(handle, None).await;
+    }
+}
+
+/// Why a step fails.
+enum Stays {
+    Fault(Fault),
+    /// This device of the new place does not answer.
+    Silent(String),
+}
+
+impl From<Fault> for Stays {
+    fn from(fault: Fault) -> Stays {
+        Stays::Fault(fault)
     }
 }
 
