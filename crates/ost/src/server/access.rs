@@ -41,6 +41,8 @@ pub struct Access {
     key: TargetKey,
     /// Capabilities of earlier epochs are refused.
     oldest: Cell<Epoch>,
+    /// The newest epoch that the store has.
+    noted: Cell<Epoch>,
     /// Clients whose fence has begun, by the metadata server's numbers.
     fencing: RefCell<BTreeSet<ClientId>>,
     /// Changes in flight of clients, by the same numbers.
@@ -83,6 +85,7 @@ impl Access {
             runtime,
             key,
             oldest: Cell::new(Epoch(0)),
+            noted: Cell::new(Epoch(0)),
             fencing: RefCell::default(),
             in_flight: RefCell::default(),
             calm: Notify::new(),
@@ -100,6 +103,7 @@ impl Access {
         let (read, _) = self.runtime.engine().run(Cost::READ, |txn| txn.setting(EPOCH)).await?;
         let known = read.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
         self.oldest.set(self.oldest.get().max(Epoch(known)));
+        self.noted.set(Epoch(known));
         self.awaits.set(known > 0);
         Ok(())
     }
@@ -158,21 +162,29 @@ impl Access {
         self.awaits.get()
     }
 
-    /// May the bearer act as the metadata server? Remembers a newer one.
+    /// May the bearer act as the metadata server? Notes a newer one, before that does anything. If
+    /// that fails, the next request tries again.
     ///
     /// # Errors
-    /// `AccessDenied`; `Io`.
+    /// `AccessDenied`; `NoSpace`; `Io`.
     pub async fn check_server(&self, may: &Capability, replays: bool) -> Result<(), Fault> {
         self.check(may, SERVE, replays)?;
-        if may.epoch <= self.oldest.get() {
+        let epoch = may.epoch;
+        if epoch <= self.noted.get() {
             return Ok(());
         }
         // Its transaction is before that of what the server asks for, so it needs no wait.
-        self.oldest.set(may.epoch);
-        let epoch = may.epoch.0.to_le_bytes();
-        let noted = self.runtime.engine().run(Cost::SMALL, |txn| txn.set_setting(EPOCH, &epoch));
-        let noted = noted.await.map(drop);
-        noted.map_err(|error| self.runtime.fault_of(&error, "noting a metadata server's epoch"))
+        let noted = self.runtime.engine().run(Cost::DELETE, |txn| {
+            // A newer server may have come meanwhile.
+            match epoch > self.noted.get() {
+                true => txn.set_setting(EPOCH, &epoch.0.to_le_bytes()),
+                false => Ok(()),
+            }
+        });
+        let noted = noted.await;
+        noted.map_err(|error| self.runtime.fault_of(&error, "noting a metadata server's epoch"))?;
+        self.noted.set(self.noted.get().max(epoch));
+        Ok(())
     }
 
     fn is_fenced(&self, client: ClientId) -> bool {
