@@ -7,9 +7,10 @@
 //! | of a fenced client | always |
 //! | of an older epoch than the newest metadata server has shown | but in a replay |
 //!
-//! The newest metadata server is the one with the highest epoch in a capability with [`SERVE`]. So
-//! a server that was replaced destroys and fences nothing any more, and a client fetches its
-//! layouts anew after a restart of the metadata server. A replay was allowed when it ran first, and
+//! The newest metadata server is the one with the highest epoch in any genuine capability: a client
+//! has one of a newer epoch from that server only. So a server that was replaced admits, destroys
+//! and fences nothing any more, and a client fetches its layouts anew after a restart of the
+//! metadata server. What the server itself shows is kept over restarts of the target. A replay was allowed when it ran first, and
 //! its client cannot have a newer capability.
 //!
 //! Invariants:
@@ -113,7 +114,11 @@ impl Access {
     /// # Errors
     /// `AccessDenied`.
     pub fn check(&self, may: &Capability, right: u8, replays: bool) -> Result<(), Fault> {
-        let is_right = self.key.is_genuine(may)
+        let is_genuine = self.key.is_genuine(may);
+        if is_genuine {
+            self.oldest.set(self.oldest.get().max(may.epoch));
+        }
+        let is_right = is_genuine
             && may.rights & right == right
             && (replays || may.epoch >= self.oldest.get())
             && !self.is_fenced(may.client);

@@ -218,3 +218,30 @@ fn fenced_client_repeats_nothing() {
         assert!(other.has(5, 0, 1, 1).await);
     });
 }
+
+/// A client shows that the server was replaced before its successor has come.
+#[test]
+fn replaced_metadata_server_admits_nobody_after_a_client_has_shown_a_newer_epoch() {
+    run(8, |bed| async move {
+        let (client, other) = (bed.client("a", 7).await, bed.client("b", 8).await);
+        let (old, new) = (bed.client("mds", 0).await, bed.client("mds2", 0).await);
+        old.admit().await.unwrap();
+        other.write(5, 0, 1, 1, true).await.unwrap();
+        bed.kill();
+        bed.world.partition("mds", "ost");
+        bed.start().await;
+        client.epoch.set(Epoch(2));
+        client.read(5, 0, 1).await.unwrap();
+        bed.world.heal();
+        assert_eq!(old.admit().await, Err(Fault::AccessDenied), "it was replaced");
+        assert!(bed.flag("waits_for_metadata_server").await);
+        new.epoch.set(Epoch(2));
+        new.admit().await.unwrap();
+        assert!(!bed.flag("waits_for_metadata_server").await);
+        // The target keeps what the server itself has shown.
+        bed.restart().await;
+        client.epoch.set(Epoch(1));
+        assert_eq!(client.read(5, 0, 1).await, Err(Fault::AccessDenied));
+        assert_eq!(old.admit().await, Err(Fault::AccessDenied));
+    });
+}
