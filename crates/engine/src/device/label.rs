@@ -16,7 +16,7 @@ use types::limits::BLOCK_U64;
 use crate::device::Device;
 use crate::device::copies::{CopyChoice, choose, read_copies, refused, resized};
 use crate::device::log::{Devices, Disks};
-use crate::device::pairing::{Mismatch, Reason};
+use crate::device::pairing::{Mismatch, PLACE, Reason};
 use crate::error::StoreError;
 use crate::format::superblock::Superblock;
 
@@ -139,7 +139,7 @@ pub(crate) async fn journal_in(
         ([], []) => {
             let text = format!(
                 "its label says that it holds {} of file system `{}`, and no journal: set `journal` \
-                 in [metadata] of the cluster's file to the device with the journal of metadata {}",
+                 in {PLACE}, to the device with the journal of metadata {}",
                 label.contents(),
                 label.fs_name,
                 superblock.metadata

@@ -82,24 +82,35 @@ pub enum Reason {
     Size,
 }
 
+/// Where the cluster's file says on which device a log is.
+pub(super) const PLACE: &str = "[metadata] of the cluster's file, or in the [[ost]] of a target";
+
+impl Mismatch {
+    fn say_place(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let metadata = self.metadata;
+        match self.journal {
+            Some(journal) => write!(f, "the log of metadata {metadata} is in journal {journal}, "),
+            None => write!(f, "the log of metadata {metadata} is internal, "),
+        }
+    }
+}
+
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mismatch { metadata, journal, reason } = self;
-        match journal {
-            Some(journal) => write!(f, "the log of metadata {metadata} is in journal {journal}, ")?,
-            None => write!(f, "the log of metadata {metadata} is internal, ")?,
-        }
-        match reason {
-            Reason::Unwanted => f.write_str(
-                "not on this device: remove `journal` from [metadata] in the cluster's file, or move \
-                 the log here with `redbud journal move`",
+        self.say_place(f)?;
+        match &self.reason {
+            Reason::Unwanted => write!(
+                f,
+                "not on this device: remove `journal` from {PLACE}, or move a metadata server's log \
+                 here with `redbud journal move`"
             ),
-            Reason::Missing => f.write_str(
-                "which was not given: set `journal` in [metadata] of the cluster's file to its device",
-            ),
-            Reason::NoJournal => f.write_str(
-                "but this device carries no journal: set `journal` in [metadata] of the cluster's \
-                 file to the device of that journal; do not format either device",
+            Reason::Missing => {
+                write!(f, "which was not given: set `journal` in {PLACE}, to its device")
+            }
+            Reason::NoJournal => write!(
+                f,
+                "but this device carries no journal: set `journal` in {PLACE}, to the device of \
+                 that journal; do not format either device"
             ),
             Reason::Damaged(what) => write!(
                 f,
@@ -119,12 +130,12 @@ impl fmt::Display for Mismatch {
             Reason::Foreign { journal, metadata } => write!(
                 f,
                 "but this device has journal {journal} of metadata {metadata}: set `journal` in \
-                 [metadata] of the cluster's file to the right device"
+                 {PLACE}, to the right device"
             ),
             Reason::Other(found) => write!(
                 f,
                 "but this device has journal {found}, which these metadata used before: set \
-                 `journal` in [metadata] of the cluster's file to the device of the newer journal"
+                 `journal` in {PLACE}, to the device of the newer journal"
             ),
             Reason::Retired => f.write_str(
                 "but this device says that the log has moved elsewhere: the metadata device is an \

@@ -207,7 +207,8 @@ fn device_of_a_target_is_refused_by_everybody_else_and_theirs_by_it() {
         assert!(over.contains("an object target; use --force"), "{over}");
         // The journal belongs to this target.
         let without = ObjectStore::open(&env, &device, None, OPTIONS).await.err();
-        assert!(text(without).contains("which was not given"));
+        let without = text(without);
+        assert!(without.contains("which was not given") && without.contains("[[ost]]"));
         let meta = env.open_disk("meta", super::OPEN).await.unwrap();
         let store = Store::begin_format(&env, &meta, &plain).await.unwrap();
         store.end_format().await.unwrap();
