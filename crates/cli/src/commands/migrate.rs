@@ -218,9 +218,9 @@ fn reason(fault: Fault, layout: &Layout) -> String {
             "there is no room under `{layout}`, or none of its zones is in service: `redbud pag \
              list` shows them"
         ),
-        Fault::TooBig => {
-            "it lies in too many pieces to be exchanged at once: copy it instead".into()
-        }
+        Fault::TooBig => "it lies in too many pieces to be exchanged at once, or its extended \
+                          attributes leave no room for that of the layout: copy it instead"
+            .into(),
         Fault::Unsupported => "the server is of a release that cannot do this".into(),
         Fault::Io => "a part of it cannot be read, or not be written there: the pool may be full, \
                       or a device away"

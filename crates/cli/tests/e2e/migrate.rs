@@ -338,6 +338,14 @@ fn what_cannot_move_is_named_and_stays() {
         let (code, text) = said(&[&file], options);
         assert!(code == 1 && text.contains(why), "{text}");
     }
+    // The layout is an attribute, too, and all together have 64 KiB.
+    let full = root.join("full");
+    write(&full, &pattern(4, MB));
+    let (name, flags) = ("user.large", rustix::fs::XattrFlags::empty());
+    rustix::fs::setxattr(&full, name, &vec![7; (64 << 10) - name.len() - 20], flags).unwrap();
+    let (code, text) = said(&[&full], &["--to", "objects"]);
+    assert!(code == 1 && text.contains("extended attributes leave no room"), "{text}");
+    assert!(!is_object(&full));
     // More than the target has room for: its device has 512 MiB.
     let large = root.join("large");
     let mut written = File::create(&large).unwrap();

@@ -31,9 +31,9 @@ use std::rc::Rc;
 
 use env::sync::first;
 use proto::mds::{Op, OpReply};
-use proto::placement::{Layout, Policy};
+use proto::placement::{ATTRIBUTE, Layout, Policy};
 use proto::prealloc::Stream;
-use types::limits::IO_MAX;
+use types::limits::{IO_MAX, XATTR_TOTAL_MAX};
 use types::{Bug, Duration, Fault, Ino, Rights, planted};
 
 use crate::api::{Caller, Handle, OpenFlags, ReadData, Whence};
@@ -157,7 +157,8 @@ impl Client {
     /// Other clients that want the file get it between two steps, up to the third copy.
     ///
     /// # Errors
-    /// `NoSpace`: the pool has no room. `TooBig`: the file has too many segments. `Unsupported`:
+    /// `NoSpace`: the pool has no room. `TooBig`: the file has too many segments, or no room for
+    /// the attribute that names the layout. `Unsupported`:
     /// the server is of an older release. `IsDirectory`, `NotSupported`: it is no regular file.
     /// `Stale`: it is gone. `Io`: also if [`Migration::silent`] names a device. The file is as
     /// before in all cases.
@@ -176,6 +177,7 @@ impl Client {
             if self.is_there(&inode, move_).await? {
                 return Ok(MigrateStep::There);
             }
+            self.check_attributes(move_).await?;
             move_.spare = Some(self.spare(move_.placement()).await?);
             core.rpc.sync().await?;
             return Ok(MigrateStep::Copied(0));
@@ -213,6 +215,24 @@ impl Client {
             MigrateStep::Copied(_) | MigrateStep::There => {}
         }
         Ok(step)
+    }
+
+    /// `TooBig` if the file's extended attributes leave no room for that of the new layout.
+    async fn check_attributes(&self, move_: &Migration) -> Result<(), Fault> {
+        let mut sum = match move_.placement() {
+            layout if layout.is_empty() => return Ok(()),
+            layout => ATTRIBUTE.len() + layout.len(),
+        };
+        let names = self.listxattr(move_.ino).await?;
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            match self.getxattr(move_.ino, name).await {
+                Ok(value) => sum += name.len() + value.len(),
+                // It was removed meanwhile.
+                Err(Fault::NoAttribute) => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        if sum > XATTR_TOTAL_MAX { Err(Fault::TooBig) } else { Ok(()) }
     }
 
     /// Does the file lie where it should?
