@@ -202,14 +202,15 @@ impl Execution {
     ) -> Result<OpReply, Fault> {
         let server = self.server.clone();
         server.access.check(&may, WRITE, self.is_replay())?;
-        server.access.admitted().await;
-        let _change = server.access.begin(&may, WRITE, self.is_replay())?;
         let blocks = data.len() / BLOCK;
         let whole = data.len().is_multiple_of(BLOCK) && sums.len() == blocks;
         if !whole {
             return Err(Fault::Invalid);
         }
         check_range(block, u32::try_from(blocks).map_err(|_| Fault::Invalid)?)?;
+        server.access.admitted().await;
+        self.wait_for_statements((may.object, block), blocks as u64).await?;
+        let _change = server.access.begin(&may, WRITE, self.is_replay())?;
         let (data, _room) = match data.into_buffer::<ArrivedContent>() {
             Ok(ArrivedContent { bytes, room }) => (bytes, room),
             Err(data) => {
@@ -228,6 +229,21 @@ impl Execution {
         let room = if self.is_replay() { Room::Repeated } else { Room::Of(room) };
         let written = store.write(self.asked(), (may.object, block), data, sums, room).await;
         self.changed(written).await
+    }
+
+    /// A write that takes more than is kept for its client waits until the other clients are back,
+    /// and have said what is kept for them.
+    async fn wait_for_statements(&self, at: (ObjectId, u64), len: u64) -> Result<(), Fault> {
+        let (server, client) = (&self.server, self.session.client);
+        let recovers = self.session.state() == SessionState::Recovering;
+        if recovers || !server.sessions.clients_recover() {
+            return Ok(());
+        }
+        let beyond = server.runtime.store.beyond_promise(client, at, len).await;
+        if self.checked(beyond).await? > 0 {
+            server.sessions.recovered().await;
+        }
+        Ok(())
     }
 
     async fn reserve(

@@ -84,6 +84,26 @@ impl ObjectStore {
         written.map(|()| number_of_txn).map_err(|_| Fault::Io)
     }
 
+    /// How many of the blocks `[block, block + len)` the object lacks, beyond what is kept for the
+    /// client.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn beyond_promise(
+        &self,
+        client: ClientId,
+        (object, block): (ObjectId, u64),
+        len: u64,
+    ) -> Result<u64, Fault> {
+        let end = block + len;
+        let there = self.engine.run(Cost::READ, |txn| {
+            let segments = map::overlapping(txn, object, block, end, len as usize)?;
+            Ok(segments.iter().map(|segment| segment.part(block, end).len).sum::<u64>())
+        });
+        let (there, _) = there.await.map_err(|error| error.fault())?;
+        Ok(len.saturating_sub(there).saturating_sub(self.promises.of(client)))
+    }
+
     /// Runs the transaction of a write, if need be when blocks are let go.
     async fn map_fresh(&self, write: &Fresh<'_>) -> Result<(Vec<Run>, Transno), Fault> {
         let end = write.block + write.len;

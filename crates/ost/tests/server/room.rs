@@ -168,3 +168,33 @@ fn requests_for_room_that_make_no_sense_are_refused() {
         assert_eq!(reserve(&b, (1, 0), (1, 1)).await, Ok(1));
     });
 }
+
+/// What is kept for a client that is not back is known to nobody.
+#[test]
+fn after_a_restart_no_write_beyond_its_room_takes_that_of_a_client_that_is_not_back() {
+    run(45, |bed| async move {
+        let (a, b) = (bed.client("a", 7).await, bed.client("b", 8).await);
+        let mut at = 0;
+        while free(&bed).await > 500 {
+            let len = (free(&bed).await - 500).min(256);
+            b.write(3, at, len, 1, false).await.unwrap();
+            at += len;
+        }
+        b.sync().await.unwrap();
+        assert_eq!(reserve(&a, (1, 0), (500, 500)).await, Ok(500));
+        a.reports.hold.set(Some(Statement { number: 2, blocks: 500, asked: 0 }));
+        bed.world.block("ost", "a");
+        bed.restart().await;
+        let writes = b.clone();
+        let beyond = bed.env.spawn_join(async move { writes.write(2, 0, 1, 1, false).await });
+        bed.env.sleep(Duration::from_secs(1)).await;
+        assert!(!beyond.is_ready(), "the other client has room there");
+        b.write(3, 0, 256, 2, false).await.unwrap();
+        assert!(!beyond.is_ready(), "what is there already needs no room");
+        bed.world.heal();
+        a.empty_sync().await.unwrap();
+        assert_eq!(beyond.await, Err(Fault::NoSpace));
+        spend(&a, 0, 250, (3, 250)).await.unwrap();
+        spend(&a, 250, 250, (4, 0)).await.unwrap();
+    });
+}
