@@ -29,7 +29,7 @@ use engine::cost::Cost;
 use engine::error::StoreError;
 use env::sync::Notify;
 use proto::capability::{Capability, SERVE, TargetKey};
-use types::{ClientId, Epoch, Fault};
+use types::{ClientId, Epoch, Fault, Transno};
 
 use super::runtime::Runtime;
 
@@ -44,6 +44,8 @@ pub struct Access {
     oldest: Cell<Epoch>,
     /// The newest epoch that the store has.
     noted: Cell<Epoch>,
+    /// The transaction that has put it there in this start.
+    note: Cell<Transno>,
     /// Clients whose fence has begun, by the metadata server's numbers.
     fencing: RefCell<BTreeSet<ClientId>>,
     /// Changes in flight of clients, by the same numbers.
@@ -87,6 +89,7 @@ impl Access {
             key,
             oldest: Cell::new(Epoch(0)),
             noted: Cell::new(Epoch(0)),
+            note: Cell::new(Transno::ZERO),
             fencing: RefCell::default(),
             in_flight: RefCell::default(),
             calm: Notify::new(),
@@ -178,7 +181,7 @@ impl Access {
         if epoch <= self.noted.get() {
             return Ok(());
         }
-        // Its transaction is before that of what the server asks for, so it needs no wait.
+        // Its transaction is before that of what the server asks for, so it needs no wait here.
         let noted = self.runtime.engine().run(Cost::DELETE, |txn| {
             // A newer server may have come meanwhile.
             match epoch > self.noted.get() {
@@ -187,9 +190,16 @@ impl Access {
             }
         });
         let noted = noted.await;
-        noted.map_err(|error| self.runtime.fault_of(&error, "noting a metadata server's epoch"))?;
+        let ((), note) = noted
+            .map_err(|error| self.runtime.fault_of(&error, "noting a metadata server's epoch"))?;
         self.noted.set(self.noted.get().max(epoch));
+        self.note.set(self.note.get().max(note));
         Ok(())
+    }
+
+    /// With this transaction the newest epoch is durable that a metadata server has shown.
+    pub fn note(&self) -> Transno {
+        self.note.get()
     }
 
     fn is_fenced(&self, client: ClientId) -> bool {

@@ -336,6 +336,8 @@ impl Execution {
             return Err(Fault::Stale);
         }
         server.access.admit();
+        // No change of its own waits for this.
+        self.awaited = self.awaited.max(server.access.note());
         Ok(OpReply::Done {})
     }
 
