@@ -56,6 +56,8 @@ pub struct Access {
     /// A metadata server is known, and has not said since the start that all are fenced that it has
     /// evicted.
     awaits: Cell<bool>,
+    /// The log says so.
+    says: Cell<bool>,
     /// Notified when it has.
     heard: Notify,
 }
@@ -95,6 +97,7 @@ impl Access {
             calm: Notify::new(),
             refused: Cell::new(0),
             awaits: Cell::new(false),
+            says: Cell::new(false),
             heard: Notify::new(),
         }
     }
@@ -154,6 +157,12 @@ impl Access {
             let heard = self.heard.notified();
             if !self.awaits.get() || self.runtime.is_stopping() {
                 return;
+            }
+            if !self.says.replace(true) {
+                self.runtime.log(
+                    "clients that write wait until the metadata server has said whom it has \
+                     evicted",
+                );
             }
             heard.await;
         }
