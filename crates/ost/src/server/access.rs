@@ -10,8 +10,8 @@
 //! The newest metadata server is the one with the highest epoch in any genuine capability: a client
 //! has one of a newer epoch from that server only. So a server that was replaced admits, destroys
 //! and fences nothing any more, and a client fetches its layouts anew after a restart of the
-//! metadata server. What the server itself shows is kept over restarts of the target. A replay was allowed when it ran first, and
-//! its client cannot have a newer capability.
+//! metadata server. What the server itself shows is kept over restarts of the target. A replay was
+//! allowed when it ran first, and its client cannot have a newer capability.
 //!
 //! Invariants:
 //! - a fence refuses at once. When it is answered nothing of the client is in flight, and what the
@@ -160,8 +160,8 @@ impl Access {
             }
             if !self.says.replace(true) {
                 self.runtime.log(
-                    "clients that write wait until the metadata server has said whom it has \
-                     evicted",
+                    "clients that write wait until the metadata server has named those that it \
+                     has evicted",
                 );
             }
             heard.await;
