@@ -39,7 +39,7 @@ use env::Env;
 use env::sync::{Permit, Semaphore};
 use proto::frame::Decoder;
 use proto::ost::{Ost as OstPeer, PushReply, Reply, Request};
-use session::server::{Connection, Door, Service};
+use session::server::{Connection, Door, Service, SessionState};
 use types::{ClientId, ObjectId, Transno};
 
 use access::Access;
@@ -61,6 +61,9 @@ pub(crate) struct Server {
     sessions: Rc<Sessions>,
     access: Rc<Access>,
     memory: Semaphore,
+    /// Memory for what clients repeat after a restart. Writes that hold some of the other may wait
+    /// for these clients.
+    repeated: Semaphore,
     /// Requests in flight.
     load: Rc<Cell<usize>>,
     /// Writes that came with other bytes than their checksums say.
@@ -80,18 +83,31 @@ impl Drop for Load {
 impl Server {
     fn new(env: Env, store: Rc<ObjectStore>, config: Config) -> Rc<Server> {
         let door = Door::new(env.clone(), config.keys.clone(), config.log.clone());
-        let memory = Semaphore::new(config.memory.max(MEMORY_MIN));
+        let (memory, repeated) =
+            (Semaphore::new(config.memory.max(MEMORY_MIN)), Semaphore::new(MEMORY_MIN));
         let runtime = Rc::new(Runtime::new(env, store, config));
         let sessions = Rc::new(Sessions::new(runtime.clone()));
         let access = Rc::new(Access::new(runtime.clone()));
         let (load, corrupt) = (Rc::default(), Cell::new(0));
         let address = RefCell::default();
-        Rc::new(Server { runtime, door, sessions, access, memory, load, corrupt, address })
+        Rc::new(Server {
+            runtime,
+            door,
+            sessions,
+            access,
+            memory,
+            repeated,
+            load,
+            corrupt,
+            address,
+        })
     }
 
-    /// Waits for room for so many bytes; it is free when the value is dropped.
-    async fn room_for(&self, bytes: usize) -> Permit {
-        self.memory.acquire(bytes).await
+    /// Waits for room for so many bytes; it is free when the value is dropped. `repeats`: a client
+    /// repeats them after a restart.
+    async fn room_for(&self, bytes: usize, repeats: bool) -> Permit {
+        let memory = if repeats { &self.repeated } else { &self.memory };
+        memory.acquire(bytes).await
     }
 
     /// Counts a request until the value is dropped.
@@ -168,8 +184,8 @@ impl Service for Server {
         self.welcome(connection, decoder).await
     }
 
-    async fn room_for_content(&self, bytes: usize) -> Option<Permit> {
-        Some(self.room_for(bytes).await)
+    async fn room_for_content(&self, session: &Session, bytes: usize) -> Option<Permit> {
+        Some(self.room_for(bytes, session.state() == SessionState::Recovering).await)
     }
 
     fn execute(

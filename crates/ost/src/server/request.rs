@@ -214,7 +214,7 @@ impl Execution {
         let (data, _room) = match data.into_buffer::<ArrivedContent>() {
             Ok(ArrivedContent { bytes, room }) => (bytes, room),
             Err(data) => {
-                let room = server.room_for(data.len()).await;
+                let room = server.room_for(data.len(), self.is_replay()).await;
                 (IoBuf::copy_of(&data), Some(room))
             }
         };
@@ -270,7 +270,7 @@ impl Execution {
         let server = self.server.clone();
         server.access.check(&may, READ, false)?;
         check_range(block, len)?;
-        let _room = server.room_for(len as usize * BLOCK).await;
+        let _room = server.room_for(len as usize * BLOCK, false).await;
         let found = server.runtime.store.read(may.object, block, len).await;
         let found = self.checked(found).await?;
         Ok(OpReply::Data { runs: found.runs, data: Content::whole(found.data), sums: found.sums })

@@ -32,7 +32,6 @@ impl Server {
         let until = env.now() + PATIENCE;
         let mut asked = None;
         loop {
-            let changed = store.promise_changed();
             let refused = match store.promise(client, said, needed, wanted) {
                 Err(Fault::NoSpace) => Err(Fault::NoSpace),
                 given => return given,
@@ -46,7 +45,7 @@ impl Server {
                 return refused;
             }
             // After the wait it looks a last time.
-            let _ = env.timeout(left, changed).await;
+            let _ = env.timeout(left, store.promise_changed()).await;
         }
     }
 

@@ -97,6 +97,7 @@ impl Promises {
         if said.number == 0 || client == ClientId::NONE {
             return;
         }
+        let before = self.total.get();
         self.change(client, |promise| {
             if said.number > promise.number {
                 promise.number = said.number;
@@ -104,7 +105,10 @@ impl Promises {
                 promise.blocks = promise.blocks.min(promise.most);
             }
         });
-        self.changed.notify_all();
+        // Those who wait for room make statements, too: one that gives nothing back wakes nobody.
+        if self.total.get() < before {
+            self.changed.notify_all();
+        }
     }
 
     /// A client gives back what it does not need: all above this statement.
@@ -113,6 +117,7 @@ impl Promises {
             self.change(client, |promise| promise.holds += 1);
         }
         self.state(client, said);
+        self.changed.notify_all();
     }
 
     /// A client says what was kept for it before a restart; the target has `all` blocks.

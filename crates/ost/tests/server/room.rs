@@ -2,6 +2,7 @@
 
 use proto::capability::WRITE;
 use proto::ost::{Op, OpReply, Statement};
+use redbud_ost::server::MEMORY_MIN;
 use types::{Duration, Fault};
 
 use super::bed::{Bed, Client, LEASE, run};
@@ -196,5 +197,36 @@ fn after_a_restart_no_write_beyond_its_room_takes_that_of_a_client_that_is_not_b
         assert_eq!(beyond.await, Err(Fault::NoSpace));
         spend(&a, 0, 250, (3, 250)).await.unwrap();
         spend(&a, 250, 250, (4, 0)).await.unwrap();
+    });
+}
+
+/// Content that waits for a client to be back must not keep what that client repeats away.
+#[test]
+fn writes_that_wait_for_a_client_leave_memory_for_what_it_repeats() {
+    run(46, |bed| async move {
+        bed.memory.set(MEMORY_MIN);
+        bed.commit_interval.set(Duration::from_secs(60));
+        bed.restart().await;
+        let (a, b) = (bed.client("a", 7).await, bed.client("b", 8).await);
+        a.write(1, 0, 256, 1, false).await.unwrap();
+        bed.kill();
+        bed.world.partition("a", "ost");
+        bed.start().await;
+        let writes: Vec<_> = (0..5)
+            .map(|nth| {
+                let b = b.clone();
+                bed.env.spawn_join(async move { b.write(2, nth * 256, 256, 1, false).await })
+            })
+            .collect();
+        bed.env.sleep(Duration::from_secs(1)).await;
+        assert_eq!(bed.status("memory_free").await, 0, "the writes hold all of it");
+        let begin = bed.env.now();
+        bed.world.heal();
+        a.sync().await.unwrap();
+        assert!(bed.env.now().since(begin) < LEASE / 2, "it waited for the end of the recovery");
+        for write in writes {
+            write.await.unwrap();
+        }
+        assert!(a.has(1, 0, 256, 1).await);
     });
 }

@@ -43,9 +43,13 @@ pub trait Service: Sized + 'static {
         connection: &Rc<Connection>,
         decoder: &mut Decoder<Self::Peer>,
     ) -> impl Future<Output = Option<Rc<Self::Session>>>;
-    /// Sets memory apart for content of so many bytes, which is about to be received; `None`: it is
-    /// not counted. What it waits for must not depend on the peer.
-    fn room_for_content(&self, _bytes: usize) -> impl Future<Output = Option<Permit>> {
+    /// Sets memory apart for content of so many bytes, which is about to be received in `session`;
+    /// `None`: it is not counted. What it waits for must not depend on the peer.
+    fn room_for_content(
+        &self,
+        _session: &Self::Session,
+        _bytes: usize,
+    ) -> impl Future<Output = Option<Permit>> {
         async { None }
     }
     /// Executes a request and sends its answer. `fresh`: its slot has seen none since the server
@@ -179,7 +183,7 @@ async fn read<S: Service>(
 
 /// Waits for memory for content. Meanwhile nothing is read: the silence is not the client's.
 async fn room_for<S: Service>(service: &S, session: &S::Session, bytes: usize) -> Option<Permit> {
-    let mut room = pin!(service.room_for_content(bytes));
+    let mut room = pin!(service.room_for_content(session, bytes));
     loop {
         if let Some(room) = service.env().timeout(ROOM_PAUSE, room.as_mut()).await {
             return room;
