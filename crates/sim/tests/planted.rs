@@ -91,7 +91,7 @@ const TABLE: &[(Bug, u64, Invariant)] = &[
     (Bug::FailedFlushIgnored, 14, Invariant::Target),
     (Bug::FailedTargetAnswers, 9, Invariant::Loss),
     (Bug::RoomPromisedTwice, 1, Invariant::Zone),
-    (Bug::StaleCopyExchanged, 21, Invariant::Linearizable),
+    (Bug::StaleCopyExchanged, 7, Invariant::Linearizable),
 ];
 
 /// The bugs of object storage targets, and of what uses them.

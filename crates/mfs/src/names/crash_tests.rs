@@ -8,7 +8,9 @@
 //! Each sweep (crashes here; failing calls, and no space, in `faults`) meets every lasting feature
 //! with slots of every size: [`Swept`] reports a feature that no operation used.
 
+mod dump;
 mod faults;
+mod intents;
 mod objects;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -22,6 +24,7 @@ use types::{
     SegmentState, Transno, Uuid,
 };
 
+use self::dump::dump_inode;
 use super::{MapLimits, NewInode};
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
@@ -107,6 +110,8 @@ fn in_use(txn: &mut Txn<'_>) -> Result<BTreeSet<&'static str>, Stop> {
     let sizes = [Feature::SLOTS_1024, Feature::SLOTS_2048, Feature::SLOTS_4096];
     let sizes = sizes.into_iter().filter(|&size| txn.has_feature(size));
     let mut out: BTreeSet<_> = sizes.filter_map(Feature::name).collect();
+    let shared = intents::describe(txn)?;
+    out.extend(Feature::SHARDS.name().filter(|_| !shared.is_empty()));
     for dir in directories(txn)? {
         let mapped = txn.names().locate_live(dir)?.1.map() != 0;
         out.extend(mapped.then_some(NAME_MAP));
@@ -386,8 +391,9 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
                 txn.layouts().map(ino, client, Segment { file, len: 1, pag, addr, state })?;
             }
         }
-        // Only planted, as other operations are none of object files.
+        // These two are only planted, as other operations are none of such files and trees.
         33 => objects::toggle(txn, e, 1 + f)?,
+        34 => intents::step(txn, e, f)?,
         _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,
     }
     Ok(())
@@ -432,6 +438,7 @@ fn planted(size: SlotSize) -> VecDeque<Draw> {
         draw(33, 0, 2, 0),
         draw(33, 0, 2, 0),
     ]);
+    out.extend([(1, 0), (2, 900), (1, 2), (3, 40), (2, 0)].map(|(e, f)| draw(34, 0, e, f)));
     for n in 0..=size.segments_max() as u64 / EACH {
         // Even blocks of the file, then odd ones, then further on.
         let at = n / 2 * 2 * EACH + n % 2;
@@ -482,26 +489,9 @@ async fn dump(mfs: &Mfs) -> String {
         }
         writeln!(out, "{:?}", txn.space().pags()?).unwrap();
         writeln!(out, "doomed {:?}", txn.space().doomed(objects::TARGET, 99)?).unwrap();
-        Ok(out)
+        Ok(out + &intents::describe(txn)?)
     });
     read.await.unwrap().0
-}
-
-fn dump_inode(txn: &mut Txn<'_>, ino: Ino, out: &mut String) -> Result<(), Stop> {
-    let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-    let value = txn.names().xattr(ino, b"user.a")?;
-    writeln!(out, "  {attr:?} {:?}", value.map(|v| (v.len(), v.first().copied()))).unwrap();
-    match attr.kind {
-        FileKind::Symlink => writeln!(out, "  {}", txn.names().symlink(ino)?.len()).unwrap(),
-        FileKind::Regular => {
-            writeln!(out, "  {:?}", txn.layouts().layout(ino, FileBlock(0), 1000)?).unwrap();
-            writeln!(out, "  {:?}", txn.layouts().object(ino)?).unwrap();
-            let content = txn.layouts().content(ino)?;
-            writeln!(out, "  {} {:x}", content.len(), types::crc32c(&content)).unwrap();
-        }
-        _ => {}
-    }
-    Ok(())
 }
 
 async fn first(mfs: &Mfs) -> ClientId {
