@@ -128,6 +128,11 @@ impl Execution {
             return;
         }
         let ops = std::mem::take(&mut self.request.ops);
+        // Each takes memory, and several answers may exceed a frame.
+        if ops.iter().filter(|op| matches!(op, Op::Read { .. } | Op::Write { .. })).count() > 1 {
+            self.results.push(Err(Fault::TooBig));
+            return;
+        }
         for (index, op) in ops.into_iter().enumerate() {
             let before = self.request.replay.as_ref().and_then(|replay| replay.results.get(index));
             let result = match before {

@@ -282,8 +282,13 @@ impl Client {
     }
 
     pub async fn call(&self, op: Op, sync: bool) -> Result<OpReply, Fault> {
+        self.call_all(vec![op], sync).await
+    }
+
+    /// Several operations in one request; the answer of the first.
+    pub async fn call_all(&self, ops: Vec<Op>, sync: bool) -> Result<OpReply, Fault> {
         let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
-        let call = Call { ops: vec![op], principal, sync, class: SlotClass::Ordinary };
+        let call = Call { ops, principal, sync, class: SlotClass::Ordinary };
         let reply = self.session.call(call).await?;
         result(&reply, 0).cloned()
     }

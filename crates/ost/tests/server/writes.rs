@@ -144,3 +144,19 @@ fn requests_beyond_the_memory_wait_for_their_turn() {
         assert_eq!(bed.status("memory_free").await, MEMORY_MIN as u64);
     });
 }
+
+/// Six answers of 1 MiB would exceed a frame, and writes that wait for each other's memory would
+/// wait for ever.
+#[test]
+fn request_with_several_reads_or_writes_is_refused() {
+    run(60, |bed| async move {
+        let client = bed.client("a", 7).await;
+        client.write(5, 0, 256, 1, false).await.unwrap();
+        let read = || Op::Read { may: client.may(5, READ), block: 0, len: 256 };
+        let many = client.call_all((0..6).map(|_| read()).collect(), false).await;
+        assert_eq!(many.err(), Some(Fault::TooBig));
+        let both = vec![read(), client.write_op(5, 0, 256, 2)];
+        assert_eq!(client.call_all(both, false).await.err(), Some(Fault::TooBig));
+        assert!(client.has(5, 0, 256, 1).await, "nothing was written");
+    });
+}

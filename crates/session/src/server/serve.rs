@@ -132,7 +132,7 @@ async fn read<S: Service>(
     decoder: &mut Decoder<S::Peer>,
 ) -> Option<String> {
     loop {
-        let room = async |bytes| room_for(&**service, session, bytes).await;
+        let room = async |bytes| room_for(&**service, (session, connection), bytes).await;
         let received = match receive_within(connection, decoder, room).await {
             Ok(Some(received)) => received,
             Ok(None) => return None,
@@ -142,7 +142,8 @@ async fn read<S: Service>(
         if !planted(Bug::RequestNotHeard) {
             session.heard(service.env().now());
         }
-        if session.is_over() {
+        // What came on a connection that was closed meanwhile may have been sent again on another.
+        if session.is_over() || connection.is_closed() {
             return None;
         }
         match received {
@@ -181,12 +182,20 @@ async fn read<S: Service>(
     }
 }
 
-/// Waits for memory for content. Meanwhile nothing is read: the silence is not the client's.
-async fn room_for<S: Service>(service: &S, session: &S::Session, bytes: usize) -> Option<Permit> {
+/// Waits for memory for content. Meanwhile nothing is read: the silence is not the client's. If the
+/// connection is closed, it waits no longer: then nothing can be received either.
+async fn room_for<S: Service>(
+    service: &S,
+    (session, connection): (&S::Session, &Connection),
+    bytes: usize,
+) -> Option<Permit> {
     let mut room = pin!(service.room_for_content(session, bytes));
     loop {
         if let Some(room) = service.env().timeout(ROOM_PAUSE, room.as_mut()).await {
             return room;
+        }
+        if connection.is_closed() {
+            return None;
         }
         session.heard(service.env().now());
     }
