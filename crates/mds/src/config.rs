@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use proto::mds::Mds;
+use proto::mds::{Mds, ServerInfo};
 use proto::message::{Peer, Versions};
 use session::client::ReadClientKeys;
 use session::server::ServerKeys;
@@ -70,6 +70,8 @@ pub struct Config {
     pub fences: Vec<Rc<dyn Fence>>,
     /// The server's own host, which no fence may cut off; empty: unknown.
     pub own_host: String,
+    /// All metadata servers of the namespace, this one included; empty: it is the only one.
+    pub servers: Vec<ServerInfo>,
     /// What the status says of the servers that stand by; `None`: there are none.
     pub membership: Option<MembershipReport>,
     /// Receives the log lines.
@@ -99,6 +101,7 @@ impl Config {
             validate: cfg!(debug_assertions),
             fences: Vec::new(),
             own_host: String::new(),
+            servers: Vec::new(),
             membership: None,
             log: Rc::new(|_| {}),
             observer: None,

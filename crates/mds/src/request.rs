@@ -13,7 +13,9 @@ use std::rc::Rc;
 
 use channel::Squash;
 use mfs::{Cost, Reserve, Stop, StoreError, Txn};
-use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Principal, Reply, Request, ZONE_PUSHES};
+use proto::mds::{
+    HeldLease, Lock, Message, Op, OpReply, Principal, Reply, Request, SHARDS, ZONE_PUSHES,
+};
 use proto::operation::{Class, Grace, Repeat, Sender};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
@@ -246,7 +248,8 @@ impl Execution {
             return Err(*fault);
         }
         let sender = self.request.ops[index].spec().sender;
-        let may = || sender != Sender::Administrator || self.session.who().administers();
+        let trusted = matches!(sender, Sender::Administrator | Sender::Server);
+        let may = || !trusted || self.session.who().administers();
         if !sender.is(self.client()) || !may() {
             return Err(Fault::NotPermitted);
         }
@@ -331,6 +334,8 @@ impl Execution {
                 Ok(OpReply::Text { text })
             }
             Op::Zones {} => self.zones().await,
+            Op::Servers {} => self.servers(),
+            Op::Tell { .. } => Err(Fault::Unsupported),
             Op::Commit { .. } => self.commit(index, op).await,
             Op::Space { .. } => self.space(index, op).await,
             Op::Place { .. } => self.place(index, op).await,
@@ -441,6 +446,14 @@ impl Execution {
             return Err(Fault::Unsupported);
         }
         Ok(OpReply::Zones { list: self.server.space.zone_list().await })
+    }
+
+    /// The servers of the namespace, for a client that can use several.
+    fn servers(&self) -> Result<OpReply, Fault> {
+        if self.session.agreed().features & SHARDS == 0 {
+            return Err(Fault::Unsupported);
+        }
+        Ok(OpReply::Servers { list: self.server.runtime.config.servers.clone() })
     }
 
     /// Did it fail for lack of metadata blocks, and has this waited for the reaper? A commit does

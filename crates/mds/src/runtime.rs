@@ -11,7 +11,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use env::Env;
 use env::sync::{Notified, Notify};
 use mfs::{Mfs, StoreError};
-use types::{Instant, Lsn, Timestamp, Transno};
+use types::{Instant, Lsn, ServerId, ShardId, Timestamp, Transno};
 
 use crate::config::Config;
 
@@ -25,6 +25,8 @@ pub struct Runtime {
     pub config: Config,
     /// Name and UUID of the file system, and the epoch of this start.
     pub identity: mfs::Identity,
+    /// The shard that it serves.
+    pub shard: ShardId,
     /// When the server started.
     pub started: Instant,
     /// Notified when the server has to end.
@@ -43,6 +45,7 @@ impl Runtime {
         Runtime {
             started: env.now(),
             identity: mfs.identity(),
+            shard: mfs.superblock().shard,
             env,
             mfs,
             config,
@@ -53,6 +56,11 @@ impl Runtime {
             last_id: Cell::new(0),
             check: OnceCell::new(),
         }
+    }
+
+    /// Its number among the servers of the namespace: that of its shard.
+    pub fn server_id(&self) -> ServerId {
+        ServerId(u16::from(self.shard.0))
     }
 
     /// From now on `check` runs after every event.

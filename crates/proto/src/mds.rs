@@ -9,8 +9,9 @@
 //! declares.
 
 use types::{
-    Ahead, Attr, BlockRange, ClientId, Fault, FileBlock, FileKind, HeldRange, Ino, LockOwner, Name,
-    ObjectId, PagBlock, PagId, Rights, Segment, Timestamp, Transno, Uuid,
+    Ahead, Attr, BlockRange, ClientId, Epoch, Fault, FileBlock, FileKind, HeldRange, Ino,
+    LockOwner, Name, ObjectId, PagBlock, PagId, Rights, Segment, ServerId, Timestamp, Transno,
+    Uuid,
 };
 
 use crate::capability::Capability;
@@ -45,6 +46,11 @@ pub const NAMED_CALLERS: u64 = 2;
 /// sends it [`Push::Zones`], and it may ask for [`Op::Zones`]. A client without it uses the zones
 /// that [`Welcome`] named, and is granted no blocks of others; what lies there it cannot read.
 pub const ZONE_PUSHES: u64 = 4;
+
+/// [`Hello::features`]: the namespace may have several metadata servers. The client asks for
+/// [`Op::Servers`], and goes to an inode's own server when an answer names it without attributes.
+/// A server of such a namespace refuses clients without it.
+pub const SHARDS: u64 = 8;
 
 /// [`PagInfo::kind`]: a slice of a device that all clients share.
 pub const BLOCK_ZONE: u8 = 0;
@@ -92,6 +98,56 @@ wire_struct! {
         pub lost: Vec<PagId>,
         /// Those that drain: their blocks go elsewhere or back to the server.
         pub leaving: Vec<PagId>,
+    }
+
+    /// A metadata server of the namespace.
+    pub struct ServerInfo {
+        /// Its number.
+        pub server: ServerId,
+        /// The shards that it serves.
+        pub shards: Vec<u8>,
+        /// Where it listens, each as a client would name it.
+        pub addresses: Vec<String>,
+    }
+
+    /// Names an operation of several shards, for ever: as `commitment::TxnId`.
+    #[derive(Copy)]
+    pub struct JointId {
+        /// The shard that coordinates it.
+        pub coordinator: u8,
+        /// The epoch in which it began.
+        pub epoch: Epoch,
+        /// How many had begun before in that epoch.
+        pub number: u64,
+    }
+
+    /// What one shard says to another of an operation of both (003), as `commitment::Envelope`.
+    pub struct Letter {
+        /// The shard that says it.
+        pub from: u8,
+        /// The epoch of that shard's server.
+        pub from_epoch: Epoch,
+        /// The shard that it is for.
+        pub to: u8,
+        /// The epoch of that shard's server, as far as the sender knows.
+        pub to_epoch: Epoch,
+        /// The operation.
+        pub id: JointId,
+        /// 1 PrN, 2 PrC, 3 EP, 4 1PC.
+        pub protocol: u8,
+        /// Forced records that had to come before it.
+        pub forced: u8,
+        /// The same of lazy records.
+        pub lazy: u8,
+        /// The same of messages that only the protocol needs.
+        pub messages: u8,
+        /// 1 UPDATE REQ, 2 UPDATED, 3 REFUSED, 4 PREPARE, 5 PREPARED, 6 NOT-PREPARED, 7 COMMIT,
+        /// 8 ABORT, 9 ACK, 10 ASK.
+        pub message: u8,
+        /// With UPDATE REQ: the coordinator has no older operation left than this one.
+        pub oldest: Option<JointId>,
+        /// What the worker is to do, with UPDATE REQ; what it answers, with UPDATED and REFUSED.
+        pub body: Bytes,
     }
 
     /// Blocks of a file that need a place.
@@ -428,6 +484,12 @@ wire_enum! {
         /// evicted client may still write one of them; `TooBig` if one has too many segments.
         /// Version [`LAYOUT_SWAPS`]. Passes gates. Reply `Attr` of the file.
         SwapLayouts = 42 { ino: Ino, spare: Ino, },
+        /// The metadata servers of the namespace, this one included; only with [`SHARDS`]. Reply
+        /// `Servers`.
+        Servers = 43 {},
+        /// What another metadata server says of operations of both, one after the other. Reply
+        /// `Done`: they have come. What they ask for is answered by a `Tell` the other way.
+        Tell = 44 { letters: Vec<Letter>, },
     }
 }
 
@@ -480,6 +542,8 @@ wire_enum! {
         StaleReturn = 17 { seq: u64, },
         /// The data zones.
         Zones = 18 { list: ZoneList, },
+        /// The metadata servers, in the order of their numbers.
+        Servers = 19 { list: Vec<ServerInfo>, },
     }
 }
 

@@ -44,6 +44,8 @@
 //! | Place | Space | change, own | blocks | – | – | client | waits |
 //! | EndPlacing | Done | session | – | – | in session | client | waits |
 //! | SwapLayouts | Attr | change, a step | done | – | – | client | waits |
+//! | Servers | Servers | session | – | – | always | client | served |
+//! | Tell | Done | session | – | – | always | metadata server | served |
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
 //!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken,
@@ -64,7 +66,7 @@
 
 use types::{ClientId, Ino, Name, Timestamp};
 
-use crate::mds::{Edit, LEAVE_WHITEOUT, Leased, Op, OpReply};
+use crate::mds::{Edit, LEAVE_WHITEOUT, Leased, Letter, Op, OpReply};
 
 /// The declaration of an operation, with its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,6 +172,8 @@ pub enum Sender {
     Client,
     /// An administrator's tool.
     Administrator,
+    /// Another metadata server.
+    Server,
     /// Both.
     Anybody,
 }
@@ -205,6 +209,7 @@ pub enum Answer {
     Locked,
     Text,
     Zones,
+    Servers,
 }
 
 impl Op {
@@ -271,6 +276,10 @@ impl Op {
             }
             Op::Evict { .. } | Op::Scrub { .. } => administrator(A::Done),
             Op::Zones {} => Spec { grace: Grace::Served, ..session(A::Zones, NONE, R::Always) },
+            Op::Servers {} => Spec { grace: Grace::Served, ..session(A::Servers, NONE, R::Always) },
+            Op::Tell { .. } => {
+                Spec { sender: Sender::Server, ..anybody(A::Done, R::Always, Grace::Served) }
+            }
             Op::AddZone { .. } | Op::SetZoneState { .. } | Op::ZoneFiles { .. } => {
                 administrator(A::Text)
             }
@@ -301,6 +310,10 @@ impl Op {
                 size_of_val(&pieces[..]) + size_of_val(&unreachable[..])
             }
             Op::AddZone { path, .. } => path.len(),
+            Op::Tell { letters } => {
+                let body = |letter: &Letter| size_of::<Letter>() + letter.body.0.len();
+                letters.iter().map(body).sum()
+            }
             Op::Reclaim { leases, locks } => size_of_val(&leases[..]) + size_of_val(&locks[..]),
             Op::Lookup { .. }
             | Op::GetAttr { .. }
@@ -331,6 +344,7 @@ impl Op {
             | Op::Scrub { .. }
             | Op::Why { .. }
             | Op::Zones {}
+            | Op::Servers {}
             | Op::SetZoneState { .. }
             | Op::ZoneFiles { .. }
             | Op::EndPlacing { .. }
@@ -408,7 +422,7 @@ impl Sender {
     pub fn is(self, client: ClientId) -> bool {
         match self {
             Sender::Client => client != ClientId(0),
-            Sender::Administrator => client == ClientId(0),
+            Sender::Administrator | Sender::Server => client == ClientId(0),
             Sender::Anybody => true,
         }
     }
@@ -446,6 +460,7 @@ impl OpReply {
             OpReply::Locked { .. } => Answer::Locked,
             OpReply::Text { .. } => Answer::Text,
             OpReply::Zones { .. } => Answer::Zones,
+            OpReply::Servers { .. } => Answer::Servers,
         }
     }
 
@@ -480,6 +495,7 @@ impl OpReply {
             | OpReply::Locked { .. }
             | OpReply::Text { .. }
             | OpReply::Zones { .. }
+            | OpReply::Servers { .. }
             | OpReply::Partial { .. }
             | OpReply::StaleReturn { .. } => {}
         }
@@ -518,6 +534,7 @@ impl OpReply {
             | OpReply::Locked { .. }
             | OpReply::Text { .. }
             | OpReply::Zones { .. }
+            | OpReply::Servers { .. }
             | OpReply::Partial { .. }
             | OpReply::StaleReturn { .. } => Changed::default(),
         }

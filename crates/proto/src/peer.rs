@@ -2,7 +2,7 @@
 
 use crate::mds::{
     COMMITTED_PUSHES, METADATA_SERVER, Mds, NAMED_CALLERS, Op, OpReply, PagInfo, Push, PushReply,
-    VERSION, VERSION_MIN, ZONE_PUSHES,
+    SHARDS, VERSION, VERSION_MIN, ZONE_PUSHES,
 };
 use crate::message::{Notice, Peer, Versions};
 use crate::operation::Repeat;
@@ -11,7 +11,7 @@ impl Peer for Mds {
     const NAME: &'static str = "metadata server";
     const ROLE: u8 = METADATA_SERVER;
     const VERSIONS: Versions = Versions { min: VERSION_MIN, max: VERSION };
-    const FEATURES: u64 = COMMITTED_PUSHES | NAMED_CALLERS | ZONE_PUSHES;
+    const FEATURES: u64 = COMMITTED_PUSHES | NAMED_CALLERS | ZONE_PUSHES | SHARDS;
 
     type Op = Op;
     type OpReply = OpReply;

@@ -81,6 +81,8 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         | Asked::Scrub { .. }
         | Asked::Why { .. }
         | Asked::Zones {}
+        | Asked::Servers {}
+        | Asked::Tell { .. }
         | Asked::AddZone { .. }
         | Asked::SetZoneState { .. }
         | Asked::ZoneFiles { .. } => false,

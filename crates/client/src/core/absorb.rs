@@ -73,6 +73,8 @@ impl Core {
             | Op::Scrub { .. }
             | Op::Why { .. }
             | Op::Zones {}
+            | Op::Servers {}
+            | Op::Tell { .. }
             | Op::AddZone { .. }
             | Op::SetZoneState { .. }
             | Op::ZoneFiles { .. } => {}

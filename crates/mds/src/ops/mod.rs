@@ -115,6 +115,8 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         | Op::Scrub { .. }
         | Op::Why { .. }
         | Op::Zones {}
+        | Op::Servers {}
+        | Op::Tell { .. }
         | Op::AddZone { .. }
         | Op::SetZoneState { .. }
         | Op::ZoneFiles { .. } => Err(Fault::Unsupported.into()),

@@ -76,6 +76,8 @@ pub fn reply(
         | Op::Scrub { .. }
         | Op::Why { .. }
         | Op::Zones {}
+        | Op::Servers {}
+        | Op::Tell { .. }
         | Op::AddZone { .. }
         | Op::SetZoneState { .. }
         | Op::ZoneFiles { .. } => return Err(protocol),

@@ -10,11 +10,14 @@ use std::rc::Rc;
 use channel::Squash;
 use mfs::{Cost, StoreError};
 use proto::frame::Decoder;
-use proto::mds::{self, ADMINISTRATOR, Hello, Mds, Message, NAMED_CALLERS, Refused, Welcome};
+use proto::mds::{
+    self, ADMINISTRATOR, Hello, METADATA_SERVER, Mds, Message, NAMED_CALLERS, Refused, SHARDS,
+    Welcome,
+};
 use proto::message::Peer;
 use session::server::{Agreed, Identity, Who, check, described, granted_lease, hello, refusal};
 use types::limits::{SESSIONS_MAX, SLOTS};
-use types::{Bug, ClientId, Fault, ServerId, Transno, planted};
+use types::{Bug, ClientId, Fault, Transno, planted};
 
 use super::Recovery;
 use crate::fence::host_of;
@@ -28,8 +31,6 @@ type Standing = (u8, Transno);
 /// A hello, what was agreed with its sender, and who that is.
 type Greeting<'a> = (&'a Hello, Agreed, &'a Who);
 
-/// The number of this server: the only one of its file system.
-const SERVER: ServerId = ServerId(0);
 /// Version of the cluster map: there is none yet.
 const NO_MAP: u64 = 0;
 
@@ -73,7 +74,7 @@ impl Recovery {
         Welcome {
             version: agreed.version,
             features: agreed.features,
-            server: SERVER,
+            server: self.runtime.server_id(),
             role: Mds::ROLE,
             map: NO_MAP,
             fs_uuid: self.runtime.identity.uuid,
@@ -92,13 +93,19 @@ impl Recovery {
     fn identity(&self) -> Identity {
         Identity {
             versions: self.runtime.config.versions,
-            features: self.runtime.config.features,
-            server: SERVER,
+            features: self.features(),
+            server: self.runtime.server_id(),
             role: Mds::ROLE,
             map: NO_MAP,
             fs_name: self.runtime.config.fs_name.clone(),
             fs_uuid: self.runtime.identity.uuid,
         }
+    }
+
+    /// With one server there is nothing to ask about others.
+    fn features(&self) -> u64 {
+        let config = &self.runtime.config;
+        if config.servers.is_empty() { config.features & !SHARDS } else { config.features }
     }
 
     async fn admit(&self, hello: Hello, who: &Who) -> Result<(Rc<Session>, Standing), Refused> {
@@ -115,9 +122,14 @@ impl Recovery {
         if runtime.is_stopping() {
             return Err(refusal(Fault::Busy, "the server is stopping"));
         }
-        if hello.role == ADMINISTRATOR {
+        if matches!(hello.role, ADMINISTRATOR | METADATA_SERVER) {
             let session = self.new_session(greeting, ClientId(0), SessionState::Live, false);
             return Ok((Rc::new(session), (mds::NEW, Transno::ZERO)));
+        }
+        if !runtime.config.servers.is_empty() && agreed.features & SHARDS == 0 {
+            let text = "the file system has several metadata servers, and this client knows only \
+                        one: update it";
+            return Err(refusal(Fault::Unsupported, text));
         }
         if planted(Bug::NewcomerRefused) && hello.client == ClientId(0) && !self.is_over() {
             return Err(refusal(Fault::NotPermitted, "the server waits for its clients"));

@@ -68,6 +68,8 @@ fn all() -> Vec<Op> {
         },
         Op::EndPlacing { ino, handle: Some(1) },
         Op::SwapLayouts { ino, spare: dir },
+        Op::Servers {},
+        Op::Tell { letters: Vec::new() },
     ]
 }
 
@@ -112,6 +114,7 @@ fn row(op: &Op) -> String {
     let sender = match spec.sender {
         Sender::Client => "client",
         Sender::Administrator => "administrator",
+        Sender::Server => "metadata server",
         Sender::Anybody => "both",
     };
     let grace = match spec.grace {

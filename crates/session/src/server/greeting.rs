@@ -128,7 +128,7 @@ pub fn check(hello: &Hello, me: &Identity) -> Result<Agreed, Refused> {
     })?;
     let is_known = match hello.role {
         CLIENT | ADMINISTRATOR => true,
-        METADATA_SERVER => me.role == OBJECT_TARGET,
+        METADATA_SERVER => matches!(me.role, OBJECT_TARGET | METADATA_SERVER),
         _ => false,
     };
     if !is_known {
@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn unknown_role_and_unknown_authentication_are_refused() {
         let refused = |hello: Hello| check(&hello, &me(5, 5)).unwrap_err();
-        let text = refused(Hello { role: 2, ..hello(5, 5) }).text;
-        assert!(text.contains("role 2"), "{text}");
+        let text = refused(Hello { role: 9, ..hello(5, 5) }).text;
+        assert!(text.contains("role 9"), "{text}");
         for auth in [vec![1], vec![1, 2, 3], vec![0, 7]] {
             let refused = refused(Hello { auth: Bytes(auth), ..hello(5, 5) });
             assert_eq!(refused.fault, Fault::Unsupported);
