@@ -13,7 +13,7 @@ use crate::format::intent::{
     encode_head, intent_key, items_of,
 };
 use crate::handle::Mfs;
-use crate::trees::INTENTS;
+use crate::trees::{INTENTS, insert_zero_entries_of_shards};
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
@@ -134,7 +134,7 @@ const FIRST: [u8; INTENT_KEY] = {
 };
 
 impl Mfs {
-    /// Gives the file system the feature `shards`, if it does not have it, with its tree.
+    /// Gives the file system the feature `shards`, if it does not have it, with its trees.
     ///
     /// # Errors
     /// As [`Mfs::run`].
@@ -142,11 +142,7 @@ impl Mfs {
         let features = self.superblock().features;
         if !features.has(Feature::SHARDS) {
             self.set_features(features.with(Feature::SHARDS));
-            // Without the entry the tree would allocate and free its last node again and again.
-            let zeros = |txn: &mut Txn<'_>| {
-                INTENTS.insert(txn, &[0; INTENT_KEY], &[0; INTENT_VALUE]).map(drop)
-            };
-            self.run(Cost::SMALL, zeros).await?;
+            self.run(Cost::SMALL, insert_zero_entries_of_shards).await?;
         }
         Ok(())
     }

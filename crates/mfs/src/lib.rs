@@ -37,6 +37,7 @@ pub use engine::format::roots::RootId;
 pub use engine::format::superblock;
 pub use engine::store::Identity;
 pub use format::object::{OBJECT_TARGETS_MAX, ObjectRecord};
+pub use format::outside::Outside;
 pub use format::slot::SlotSize;
 pub use format::slot_size::SlotFeatures;
 pub use format::space::{PagUse, ZoneKind};
@@ -46,7 +47,7 @@ pub use layouts::{LayoutAhead, LayoutLimits};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{
     AllPaths, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, Paths, SearchCounts,
-    SubdirCursor, Subdirectory,
+    SubdirCursor, Subdirectory, Within,
 };
 pub use open::OpenOptions;
 pub use space::{ALL_FILES, BlockOwner, GRANT_PIECES, OBJECTS_TAKEN, PagState, TARGET_ADDRESS_MAX};

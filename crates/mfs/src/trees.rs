@@ -25,6 +25,7 @@
 //! | 19 | 10 | 2 | doomed objects (10), with an entry of zeros from the first target on |
 //! | 20 | 10 | 4 | owed fences (10), with an entry of zeros from the first target on |
 //! | 22 | 15 | 112 | intents (11.1), with the feature `shards`, with an entry of zeros |
+//! | 23 | 8 | 16 | names on other shards (7.5), with the feature `shards`, with an entry of zeros |
 //! | 63 | | | a tree that repair builds, until it replaces another; readers ignore it |
 //!
 //! Roots 14 to 16 are numbers: the next chunk, the next client, both within the shard, and the
@@ -34,7 +35,7 @@
 //! part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The other roots are
 //! 0.
 
-use crate::format::{chunk, intent, namespace, segment, space};
+use crate::format::{chunk, intent, namespace, outside, segment, space};
 use crate::txn::Txn;
 use engine::btree::Tree;
 pub use engine::clients::{CLIENTS, NEXT_CLIENT, REPLIES, SETTINGS};
@@ -74,6 +75,9 @@ pub const DOOMED: Tree<{ space::TARGET_KEY }, { space::DOOMED_VALUE }> = Tree::a
 pub const OWED_FENCES: Tree<{ space::TARGET_KEY }, { space::FENCE_VALUE }> = Tree::at(RootId(20));
 /// Operations that several shards agree on.
 pub const INTENTS: Tree<{ intent::INTENT_KEY }, { intent::INTENT_VALUE }> = Tree::at(RootId(22));
+/// Names of this shard's inodes on other shards.
+pub const OUTSIDE: Tree<{ outside::OUTSIDE_KEY }, { outside::OUTSIDE_VALUE }> =
+    Tree::at(RootId(23));
 /// Number, within the shard, of the next object that no start of the server has taken.
 pub const NEXT_OBJECT: RootId = RootId(21);
 /// Number of inodes, including the root and the orphan directory.
@@ -92,7 +96,14 @@ pub(crate) fn insert_zero_entries(txn: &mut Txn<'_>) -> Result<(), Stop> {
     FREED.insert(txn, &[0; space::RUN_KEY], &[0; space::FREED_VALUE])?;
     NAMESPACE.insert(txn, &[0; namespace::NAMESPACE_KEY], &[0; namespace::NAMESPACE_VALUE])?;
     if txn.has_feature(Feature::SHARDS) {
-        INTENTS.insert(txn, &[0; intent::INTENT_KEY], &[0; intent::INTENT_VALUE])?;
+        insert_zero_entries_of_shards(txn)?;
     }
+    Ok(())
+}
+
+/// Inserts the entries of zeros into the trees of the feature `shards`.
+pub(crate) fn insert_zero_entries_of_shards(txn: &mut Txn<'_>) -> Result<(), Stop> {
+    INTENTS.insert(txn, &[0; intent::INTENT_KEY], &[0; intent::INTENT_VALUE])?;
+    OUTSIDE.insert(txn, &[0; outside::OUTSIDE_KEY], &[0; outside::OUTSIDE_VALUE])?;
     Ok(())
 }

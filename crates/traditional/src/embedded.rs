@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing is decided here: each operation is what `mds::ops` does to the store.
 
-use mfs::{DirEntry, NewInode, Stop, Txn};
+use mfs::{DirEntry, NewInode, Stop, Txn, Within};
 use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment, Timestamp};
 
 use crate::layout::{Layout, Listing, touched, unlinked};
@@ -156,7 +156,7 @@ impl Layout for Embedded {
         if txn.names().lookup(to.0, to.1)?.is_some() {
             return Err(Fault::Exists.into());
         }
-        if directory && txn.names().is_within(to.0, attr.ino)? {
+        if directory && txn.names().is_within(to.0, attr.ino)? == Within::Yes {
             return Err(Fault::Invalid.into());
         }
         txn.names().rename(from.0, from.1, to.0, to.1)?;

@@ -15,7 +15,7 @@
 //! | needed | 5 | `layout-blocks` | files may have layout blocks (8.1), and directories have a fragmentation count (7.2) |
 //! | needed | 6 | `external-log` | the log is a journal on another device or in another slice (4.2) |
 //! | needed | 7 | `object-files` | data zones may be object targets (10), and files may have an object record (7.2) |
-//! | needed | 8 | `shards` | the file system may have other shards, and the tree of operations that several of them agree on (11.1) |
+//! | needed | 8 | `shards` | the file system may have other shards: names may lead to inodes there (7.5), and there are the trees of such names and of operations that several shards agree on (11.1) |
 //!
 //! The names are in the superblock one after the other: bit u8 (64 or more for features to write),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.

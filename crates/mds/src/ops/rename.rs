@@ -6,7 +6,7 @@
 //! - no other client writes a file that takes another inode's name: its content is committed;
 //! - the checks come in the order of the kernel and ext4.
 
-use mfs::{Stop, Txn};
+use mfs::{Stop, Txn, Within};
 use proto::mds::{LEAVE_WHITEOUT, OpReply};
 use proto::wire::Appended;
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
@@ -139,15 +139,25 @@ fn check_cycle(
     target: Option<&Attr>,
     exchange: bool,
 ) -> Result<(), Stop> {
-    if source.kind == FileKind::Directory && txn.names().is_within(to, source.ino)? {
+    if source.kind == FileKind::Directory && is_within(txn, to, source.ino)? {
         return Err(Fault::Invalid.into());
     }
     if let Some(target) = target.filter(|target| target.kind == FileKind::Directory)
-        && txn.names().is_within(from, target.ino)?
+        && is_within(txn, from, target.ino)?
     {
         return Err(if exchange { Fault::Invalid } else { Fault::NotEmpty }.into());
     }
     Ok(())
+}
+
+/// Is `ancestor` the directory `dir` or above it?
+fn is_within(txn: &mut Txn<'_>, dir: Ino, ancestor: Ino) -> Result<bool, Stop> {
+    match txn.names().is_within(dir, ancestor)? {
+        Within::Yes => Ok(true),
+        Within::No => Ok(false),
+        // Only the other shard knows what is above its directory.
+        Within::Leaves(_) => Err(Fault::CrossDevice.into()),
+    }
 }
 
 fn check_replace(

@@ -8,6 +8,7 @@ pub mod lmap;
 pub mod namespace;
 pub mod number;
 pub mod object;
+pub mod outside;
 pub mod segment;
 pub mod slot;
 pub mod slot_size;

@@ -1,5 +1,5 @@
 //! A slot of a directory content block: one inode with its name, small xattrs and first segments,
-//! or a further name of an inode that lies elsewhere.
+//! or a further name of an inode that lies elsewhere, maybe on another shard (7.5).
 //!
 //! Invariants:
 //! - a content block is the 32-byte block header and 8 slots of 508 bytes. On a file system with
@@ -34,7 +34,7 @@
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
-//! | 0 | 1 | state | 0 empty, 1 inode, 2 link (a further name of `ino`) |
+//! | 0 | 1 | state | 0 empty, 1 inode, 2 link (a further name of `ino`, or one on another shard than it) |
 //! | 1 | 1 | kind | of the inode: 1 regular file, 2 directory, 3 symlink, 4 character device, 5 block device, 6 named pipe, 7 socket |
 //! | 2 | 2 | next_reuse | reuse number of the next inode born here; 256 = retired |
 //! | 4 | 1 | name_len | 0: an inode without a name here (in the orphan directory) |

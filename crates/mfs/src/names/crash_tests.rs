@@ -25,7 +25,7 @@ use types::{
 };
 
 use self::dump::dump_inode;
-use super::{MapLimits, NewInode};
+use super::{MapLimits, NewInode, Within};
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
@@ -256,7 +256,8 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
         }
         8..=9 => {
             let Some(ino) = old else { return Ok(()) };
-            if txn.names().lookup(other, &second)?.is_some() || txn.names().is_within(other, ino)? {
+            let within = txn.names().is_within(other, ino)? == Within::Yes;
+            if txn.names().lookup(other, &second)?.is_some() || within {
                 return Ok(());
             }
             txn.names().rename(dir, &name, other, &second)?;

@@ -13,7 +13,7 @@ use engine::error::Stop;
 use engine::format::blob::BlobKind;
 
 impl Names<'_, '_> {
-    /// The inode that `name` leads to.
+    /// The inode that `name` leads to, which may be of another shard.
     ///
     /// # Errors
     /// `NotDirectory`, `NotFound` if `dir` is gone.
@@ -21,6 +21,22 @@ impl Names<'_, '_> {
         refuse_orphan_dir(dir)?;
         match self.find(dir, name.as_bytes())? {
             Some(spot) => Ok(Some(self.load(&spot)?.ino())),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`Names::lookup`], with the type that the name says: it is known of an inode of another
+    /// shard too.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn entry(&mut self, dir: Ino, name: &Name) -> Result<Option<(Ino, FileKind)>, Stop> {
+        refuse_orphan_dir(dir)?;
+        match self.find(dir, name.as_bytes())? {
+            Some(spot) => {
+                let slot = self.load(&spot)?;
+                Ok(Some((slot.ino(), slot.kind())))
+            }
             None => Ok(None),
         }
     }
@@ -67,7 +83,7 @@ impl Names<'_, '_> {
         Ok(ino)
     }
 
-    fn make_inode(
+    pub(super) fn make_inode(
         &mut self,
         dir: Ino,
         name: &[u8],
@@ -124,8 +140,8 @@ impl Names<'_, '_> {
         Ok(())
     }
 
-    /// Removes a name and returns its inode. If the inode lies in the slot of this name, it moves
-    /// to the orphan directory. The caller sets the number of links.
+    /// Removes a name and returns its inode, which may be of another shard. If the inode lies in
+    /// the slot of this name, it moves to the orphan directory. The caller sets the number of links.
     ///
     /// # Errors
     /// `NotFound`; as [`Names::lookup`].
@@ -152,7 +168,10 @@ impl Names<'_, '_> {
         slot.adopt(&body);
         self.store(&to, &slot)?;
         if from.dir != dir {
-            let start = self.index_remove(from.dir, &slot)?;
+            let start = match is_orphan_dir(from.dir) {
+                true => self.content_start(&slot)?,
+                false => self.index_remove(from.dir, &slot)?,
+            };
             self.index_insert(dir, &slot, start)?;
             self.txn.layouts().move_fragments(from.dir, dir, &slot)?;
         }

@@ -94,6 +94,7 @@ impl Names<'_, '_> {
             self.index_remove(spot.dir, &slot)?;
             self.remove_name_at(spot.dir, &name, spot.at)?;
         }
+        self.drop_outside(ino)?;
         self.release_slot(spot)?;
         self.count_inode(-1)?;
         if home_of(ino) != spot.place {

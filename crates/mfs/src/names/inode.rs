@@ -6,6 +6,7 @@ use types::{Attr, ClientId, Fault, FileKind, Ino, MetaBlock, Name, Timestamp};
 use super::entry::refuse_orphan_dir;
 use super::view::Names;
 use crate::format::number::is_orphan_dir;
+use crate::format::outside::Outside;
 use crate::format::slot::Slot;
 use crate::trees::{INODES, ORPHANS};
 use engine::error::Stop;
@@ -66,7 +67,8 @@ impl Names<'_, '_> {
         self.txn.set_root(INODES, count)
     }
 
-    /// The attributes of an inode; `None` if there is none of that number, or no longer.
+    /// The attributes of an inode; `None` if there is none of that number, or no longer, and for
+    /// one of another shard.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
@@ -82,7 +84,7 @@ impl Names<'_, '_> {
 
     /// Sets the attributes of the inode `attr.ino`. The store keeps its own kind and blocks, and
     /// the size of a directory. Content in the slot or a blob is cut to the new size. An inode
-    /// without links becomes an orphan.
+    /// without links becomes an orphan, and counts no names on other shards any more.
     ///
     /// # Errors
     /// `Stale` if there is no such inode.
@@ -99,6 +101,7 @@ impl Names<'_, '_> {
         let key = attr.ino.0.to_be_bytes();
         if old.nlink > 0 && attr.nlink == 0 {
             ORPHANS.insert(self.txn, &key, &[0; 8])?;
+            self.drop_outside(attr.ino)?;
             if old.kind == FileKind::Directory {
                 self.txn.pending.names.forget(attr.ino);
             }
@@ -108,13 +111,20 @@ impl Names<'_, '_> {
         Ok(())
     }
 
-    /// The parent of a directory; `None` for the root and for an orphan.
+    /// The parent of a directory, which is of another shard if its name is there; `None` for the
+    /// root and for an orphan.
     ///
     /// # Errors
     /// `Stale` if there is no such inode.
     pub fn parent(&mut self, dir: Ino) -> Result<Option<Ino>, Stop> {
         let spot = self.locate(dir)?.ok_or(Stop::Fault(Fault::Stale))?;
-        Ok(Some(spot.dir).filter(|&parent| parent != Ino::NONE && !is_orphan_dir(parent)))
+        if is_orphan_dir(spot.dir) {
+            return Ok(match self.outside(dir)? {
+                Some(Outside::Parent(parent)) => Some(parent),
+                _ => None,
+            });
+        }
+        Ok(Some(spot.dir).filter(|&parent| parent != Ino::NONE))
     }
 
     /// A directory and name under which an inode lies. `None` for the root, and for an inode in the

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - an inode is in exactly one slot: its home slot, the slot that `moved` names, or, if it has no
-//!   name, a slot of the orphan directory;
+//!   name on this shard, a slot of the orphan directory;
 //! - only this module changes which slots of a directory are in use, and it keeps the name index
 //!   equal to the slots;
 //! - slots never move while a directory exists, so a readdir cookie (position + 1) stays valid;
@@ -18,6 +18,7 @@ mod index;
 mod inode;
 mod name_map;
 mod namespace;
+mod outside;
 mod path;
 mod placement;
 mod read_around;
@@ -37,6 +38,7 @@ pub use path::{AllPaths, PATHS_MAX, Paths};
 pub(crate) use placement::trim;
 pub use readdir::DirEntry;
 pub(crate) use readdir::SkippedEntry;
+pub use rename::Within;
 pub use view::Names;
 
 pub use crate::volatile::maps::MapLimits;

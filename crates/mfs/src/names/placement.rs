@@ -10,7 +10,8 @@
 //!   together, and then those that one stream made). Mkdir chooses the place, before there is
 //!   content, and the index keeps it;
 //! - where the index has no start for a directory (it was made under another [`DirPlacement`], or
-//!   its entry is missing), the place is chosen with its first content. Memory keeps where the last
+//!   its entry is missing, or its name is on another shard), the place is chosen with its first
+//!   content. Memory keeps where the last
 //!   such sibling of an owner lies, and nothing stores it. After the store is opened again, or when
 //!   the full memory was cleared, the next one of an owner counts as the first again;
 //! - [`DirPlacement`] chooses otherwise for comparison only, and the device does not record it;
@@ -20,7 +21,7 @@
 //!   them back ([`trim`]).
 
 use crate::volatile::placement::{DirPlacement, Placement};
-use types::{DirNo, Ino, MetaBlock};
+use types::{DirNo, FileKind, Ino, MetaBlock};
 
 use super::dir_content::{LARGE_PARTS, RUN_LARGE, RUN_MAX};
 use super::find::Spot;
@@ -85,6 +86,16 @@ impl Names<'_, '_> {
         let next = MetaBlock(goal.0 + u64::from(FIRST));
         self.txn.on_commit(move |side, _| side.placement.note(siblings, next, end));
         Ok(goal)
+    }
+
+    /// Where the content of the directory in `slot` begins, if it has some.
+    pub(super) fn content_start(&mut self, slot: &Slot) -> Result<Option<MetaBlock>, Stop> {
+        let first = DirNo(slot.body());
+        if slot.kind() != FileKind::Directory || first.0 == 0 || !self.ensure_chunk(first)? {
+            return Ok(None);
+        }
+        let run = self.chunk(first)?.runs.first();
+        Ok(run.filter(|run| run.is_present()).map(|run| run.start))
     }
 
     /// Where the new directory in `slot`, with the index entry `entry`, begins; its slot lies in

@@ -37,7 +37,8 @@ pub struct DirEntry {
     pub ino: Ino,
     /// Its type.
     pub kind: FileKind,
-    /// Its attributes; `None` for a further name of an inode whose slot is not in memory.
+    /// Its attributes; `None` for a further name of an inode whose slot is not in memory, or is
+    /// another shard's.
     pub attr: Option<Attr>,
 }
 
@@ -172,6 +173,9 @@ impl Names<'_, '_> {
     }
 
     fn attr_in_memory(&mut self, ino: Ino) -> Result<Option<Attr>, Stop> {
+        if ino.shard() != self.txn.shard() {
+            return Ok(None);
+        }
         match self.attr(ino) {
             Err(Stop::Miss(..) | Stop::Corrupt(..)) => Ok(None),
             other => other,

@@ -73,23 +73,38 @@ impl Names<'_, '_> {
         Ok(())
     }
 
-    /// Is `ancestor` the directory `dir` or above it? An orphan is above nothing.
+    /// Is `ancestor` the directory `dir` or above it? An orphan is above nothing. The way up ends
+    /// where it leaves this shard.
     ///
     /// # Errors
     /// `Corrupt` if the tree has a cycle.
-    pub fn is_within(&mut self, dir: Ino, ancestor: Ino) -> Result<bool, Stop> {
+    pub fn is_within(&mut self, dir: Ino, ancestor: Ino) -> Result<Within, Stop> {
         let mut at = dir;
         for _ in 0..DEPTH_MAX {
             if at == ancestor {
-                return Ok(true);
+                return Ok(Within::Yes);
+            }
+            if at.shard() != self.txn.shard() {
+                return Ok(Within::Leaves(at));
             }
             match self.parent(at)? {
                 Some(parent) => at = parent,
-                None => return Ok(false),
+                None => return Ok(Within::No),
             }
         }
         Err(Stop::Fault(Fault::Corrupt))
     }
+}
+
+/// Is a directory another one or below it?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Within {
+    /// It is.
+    Yes,
+    /// It is not.
+    No,
+    /// The way up leads to this directory of another shard, and has not met the other one.
+    Leaves(Ino),
 }
 
 /// Greatest depth of a path; a longer one is a cycle.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use types::{Attr, Fault, FileKind, Ino, Name};
 
-use super::NewInode;
+use super::{NewInode, Within};
 use crate::handle::Mfs;
 use crate::testing::{begin_replays, formatted, formatted_in, new_inode, now, random, run};
 use crate::txn::Txn;
@@ -191,7 +191,7 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
         }
         7..=8 => {
             let Some(ino) = old else { return };
-            if run(mfs, |txn| txn.names().is_within(other, ino)) {
+            if run(mfs, |txn| txn.names().is_within(other, ino)) == Within::Yes {
                 return;
             }
             let taken = model.dirs[&other].contains_key(second.as_bytes());
@@ -208,7 +208,8 @@ fn step(mfs: &Mfs, model: &mut Model, seed: &mut u64) {
             let Some(ino) = old else { return };
             let Some(&b) = model.dirs[&other].get(second.as_bytes()) else { return };
             let loops = run(mfs, |txn| {
-                Ok(txn.names().is_within(other, ino)? || txn.names().is_within(dir, b)?)
+                let mut names = txn.names();
+                Ok([names.is_within(other, ino)?, names.is_within(dir, b)?].contains(&Within::Yes))
             });
             if loops {
                 return;

@@ -9,7 +9,7 @@ use redbud_mfs::SlotFeatures;
 use redbud_mfs::journal::Disks;
 use redbud_mfs::{
     Cost, Feature, Features, FormatOptions, MapLimits, Mfs, NewInode, ObjectRecord, OpenOptions,
-    PagFormat, PagUse, SlotSize, Stop, Txn, ZoneKind,
+    PagFormat, PagUse, SlotSize, Stop, Txn, Within, ZoneKind,
 };
 use types::{
     Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId, SegmentState,
@@ -361,7 +361,7 @@ impl RandomOperations {
                 None => txn.names().create(dir, &text, &new(FileKind::Regular, n), None)?,
             };
             if attr(txn, made)?.kind == FileKind::Directory {
-                if !txn.names().is_within(to, made)? {
+                if txn.names().is_within(to, made)? == Within::No {
                     txn.names().rename(dir, &text, to, &other)?;
                 }
                 return Ok(Done::Other);
