@@ -4,8 +4,10 @@
 //! - the name of an inode of another shard is a slot of state 2 (7.2) with that shard's number, of
 //!   any kind, directories too. Only with the feature `shards` is there one;
 //! - a directory of which the name is on another shard is a *guest*. It lies in the orphan
-//!   directory (6) and has an entry here, which says its parent. It counts its links as others do,
-//!   and the namespace index (7.4) has no entry of it;
+//!   directory (6) and has an entry here, which says its parent. The namespace index (7.4) has no
+//!   entry of it;
+//! - a directory counts its links as if all were on one shard: 2, and one more for each directory
+//!   of which it has the name;
 //! - another inode with names on other shards has an entry here, which says how many. It lies in
 //!   the slot of a name on its own shard or, if it has none there, in the orphan directory. Its
 //!   link count is that of all its names;

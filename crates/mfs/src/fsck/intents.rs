@@ -11,7 +11,6 @@ use crate::format::intent::{
 };
 use crate::trees::INTENTS;
 use engine::error::StoreError;
-use engine::format::features::Feature;
 
 /// The items of one operation, as the walk meets them.
 #[derive(Default)]
@@ -63,11 +62,8 @@ impl Check {
 
     fn operation(&mut self, operation: &Operation) {
         let Some(id) = operation.id else { return };
-        if !self.features.has(Feature::SHARDS) {
-            self.features = self.features.with(Feature::SHARDS);
-            self.found(ProblemKind::MissingFeature, Subject::Whole, "shards");
-            self.plan.add(Fix::AddFeature(Feature::SHARDS));
-        }
+        self.require_shards();
+        self.report.shard.operations.insert(id);
         if let Some(fault) = operation.fault() {
             self.found(ProblemKind::BadIntent, Subject::Whole, format!("operation {id}: {fault}"));
             for key in &operation.keys {

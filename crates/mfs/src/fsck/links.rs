@@ -10,6 +10,7 @@ use engine::error::StoreError;
 
 impl Check {
     pub(super) async fn compare_links(&mut self) -> Result<(), StoreError> {
+        self.count_outside();
         let mut links = std::mem::take(&mut self.tree.links);
         links.sort_unstable_by_key(|link| (link.ino, link.at));
         let mut further = 0;

@@ -112,6 +112,8 @@ pub(super) enum Loss {
     Object(Ino),
     /// What this shard kept of an operation of several.
     Operation(TxnId),
+    /// What was kept of an inode's names on other shards.
+    Outside(Ino),
     /// Segments of an inode that is gone.
     Stray(Ino),
     /// Inodes, by their count.
@@ -156,7 +158,9 @@ impl Lost {
     pub fn kind(&self) -> &'static str {
         match self.loss {
             Loss::Slots { .. } | Loss::Content { .. } | Loss::Slot { .. } => "Slots",
-            Loss::Name { .. } | Loss::Links { .. } | Loss::AllNames { .. } => "Names",
+            Loss::Name { .. } | Loss::Links { .. } | Loss::AllNames { .. } | Loss::Outside(_) => {
+                "Names"
+            }
             Loss::Unknown(_) => "Directory",
             Loss::Directory(_) | Loss::Root { .. } => "Attributes",
             Loss::Target { .. } => "Target",
@@ -192,6 +196,7 @@ impl Lost {
             | Loss::Bytes { ino, .. }
             | Loss::Holes { ino, .. }
             | Loss::Object(ino)
+            | Loss::Outside(ino)
             | Loss::Stray(ino) => ino,
             Loss::Root { root, .. } => root,
             _ => return None,
@@ -309,12 +314,12 @@ impl fmt::Display for Lost {
                 write!(f, "bytes {from} to {to} of {}: they read as zeros now", self.subject(*ino))
             }
             Loss::Holes { ino, bytes, from, to } => {
-                write!(f, "{} of {}, in holes ", some(*bytes, "byte"), self.subject(*ino))?;
-                match to {
-                    Some(to) => write!(f, "between bytes {from} and {to}")?,
-                    None => write!(f, "behind byte {from}")?,
-                }
-                f.write_str(": they read as zeros now")
+                let (what, place) = (some(*bytes, "byte"), between(*from, *to));
+                write!(
+                    f,
+                    "{what} of {}, in holes {place}: they read as zeros now",
+                    self.subject(*ino)
+                )
             }
             Loss::Object(ino) => write!(f, "in which object {} lay", self.subject(*ino)),
             Loss::Operation(id) => write!(
@@ -322,6 +327,7 @@ impl fmt::Display for Lost {
                 "what was kept of the operation {id} of several shards: it may have happened on some \
                  of them only"
             ),
+            Loss::Outside(ino) => write!(f, "which names {} has elsewhere", self.subject(*ino)),
             Loss::Stray(ino) => write!(f, "the content of inode {ino}, which is gone"),
             Loss::Inodes { counted, left } => {
                 let gone = some(counted - left, "inode");
@@ -343,6 +349,14 @@ impl fmt::Display for Lost {
 }
 
 const ROOT_CONTENT: &str = ", and what is in it: as far as that was found it is in lost+found";
+
+/// Where holes are.
+fn between(from: u64, to: Option<u64>) -> String {
+    match to {
+        Some(to) => format!("between bytes {from} and {to}"),
+        None => format!("behind byte {from}"),
+    }
+}
 
 /// So many of them.
 fn some(count: impl Into<u64>, what: &str) -> String {
@@ -393,6 +407,9 @@ pub(super) fn table(name: TreeName) -> Option<&'static str> {
         }
         TreeName::OwedFences => {
             "which evicted clients object targets had still to refuse: those that were away then do not"
+        }
+        TreeName::Outside => {
+            "which inodes have names on other shards: those without a name here are in lost+found"
         }
         TreeName::Intents => {
             "what this shard had agreed on with others: an operation may have happened on some of them only"

@@ -19,6 +19,7 @@
 //! reports what it cannot keep ([`Lost`]); `sweep_tests` checks block by block that it reports
 //! every loss.
 
+pub mod across;
 mod ahead;
 mod blobs;
 #[cfg(test)]
@@ -53,6 +54,9 @@ mod namespace;
 mod objects;
 #[cfg(test)]
 mod objects_tests;
+mod outside;
+#[cfg(test)]
+mod outside_tests;
 #[cfg(test)]
 mod pairs_tests;
 mod plan;
@@ -73,6 +77,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use env::{Env, LocalFuture};
 use types::{ClientId, Ino, MetaBlock, PagId, ShardId};
 
+pub use across::{Disagreement, ForeignName, Guest, ShardNames, across};
 pub use lost::Lost;
 pub use problem::{Problem, ProblemKind, Severity, Subject};
 pub use repair::{Repaired, repair};
@@ -173,6 +178,8 @@ pub struct Report {
     pub counts: Counts,
     /// Features that the superblock names; `None` if the store could not be opened.
     pub features: Option<Features>,
+    /// What this shard says of others, for [`fn@across`].
+    pub shard: ShardNames,
 }
 
 impl Report {

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - an *ordinary* inode is at home, has one link, one name and no segments in the tree of
-//!   segments, and is no directory. It is decided when the walk meets it, and costs two bytes for
+//!   segments, and is no directory. No other shard names it. It is decided when the walk meets it, and costs two bytes for
 //!   each slot of its chunk. All others leave a [`SeenInode`] until the end. So ten million files
 //!   need little memory.
 
@@ -23,6 +23,7 @@ use crate::format::number::{
     CHUNK_SLOTS, SlotPlace, home_of, ino_of, is_orphan_dir, orphan_dir, reuse_of, root_dir,
     system_chunk,
 };
+use crate::format::outside::Outside;
 use crate::format::segment::{ino_of_key, segment_key};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotSize, SlotState};
 use crate::format::slot_size::SlotFeatures;
@@ -42,6 +43,8 @@ pub(super) struct NamespaceScan {
     pub(super) chunks: BTreeMap<DirNo, (Chunk, bool)>,
     pub(super) moved: BTreeMap<Ino, SlotPlace>,
     pub(super) orphans: BTreeSet<Ino>,
+    /// Inodes with names on other shards.
+    pub(super) outside: BTreeMap<Ino, Option<Outside>>,
     pub(super) inodes: HashMap<Ino, SeenInode>,
     pub(super) ordinary: Ordinary,
     pub(super) links: Vec<Link>,
@@ -54,12 +57,12 @@ pub(super) struct NamespaceScan {
     pub(super) other_slots: BTreeMap<BlockType, u64>,
     /// Files whose inline data counts, though the tree of segments has a segment of their block 0.
     pub(super) shadowed: BTreeSet<Ino>,
-    /// Home chunks of inodes that are, or should be, elsewhere.
+    /// Home chunks of inodes that are, or should be, elsewhere, or have names on other shards.
     with_moved_inodes: BTreeSet<DirNo>,
 }
 
 impl NamespaceScan {
-    /// Notes that an inode is, or should be, away from its home slot.
+    /// Notes that an inode is, or should be, away from its home slot, or has names on other shards.
     pub(super) fn note_moved(&mut self, ino: Ino) {
         self.with_moved_inodes.insert(home_of(ino).chunk);
     }
@@ -171,6 +174,7 @@ impl Check {
     pub(super) async fn names(&mut self) -> Result<(), StoreError> {
         self.load_chunks().await?;
         self.load_lists().await?;
+        self.load_outside().await?;
         self.total = self.read(|txn| txn.root(INODES)).await?.unwrap_or(0);
         let (shard, number) = (self.shard, system_chunk(self.shard));
         let system = self.tree.chunks.get_mut(&number).map(|(chunk, reached)| {
@@ -345,8 +349,11 @@ impl Check {
         }
         if self.tree.with_moved_inodes.contains(&unit.chunk) {
             let inodes = digest.ordinary.iter().map(|&kept| Ordinary::ino(unit.chunk, kept));
-            let (moved, met) = (&self.tree.moved, &self.tree.inodes);
-            if inodes.into_iter().any(|ino| moved.contains_key(&ino) || met.contains_key(&ino)) {
+            let NamespaceScan { moved, inodes: met, outside, .. } = &self.tree;
+            let known = |ino: Ino| {
+                moved.contains_key(&ino) || met.contains_key(&ino) || outside.contains_key(&ino)
+            };
+            if inodes.into_iter().any(known) {
                 return Ok(false);
             }
         }
@@ -468,8 +475,15 @@ impl Check {
             self.report.counts.names += 1;
             names.add(slot.name(), at.place.slot);
         }
+        let link = slot.state() == SlotState::Link;
+        if link && slot.ino().shard() != self.shard && self.features.has(Feature::SHARDS) {
+            if !hidden {
+                self.foreign_name(dir, &slot);
+            }
+            return Ok(());
+        }
         let own = self.own_number(slot.ino(), format_args!("in a slot of directory {dir}"));
-        if slot.state() == SlotState::Link {
+        if link {
             if own {
                 self.tree.links.push(Link { dir, ino: slot.ino(), kind: slot.kind(), at });
             }
@@ -492,7 +506,7 @@ impl Check {
             self.plan.add(Fix::Duplicate(at));
             return Ok(());
         }
-        let at_home = self.place(at, &slot);
+        let is_usual = self.place(at, &slot) && !self.tree.outside.contains_key(&ino);
         let attr = slot.attr();
         let mut seen = SeenInode {
             kind: attr.kind,
@@ -539,11 +553,11 @@ impl Check {
             }
             _ => {}
         }
-        let ordinary = at_home
+        let ordinary = is_usual
             && attr.kind != FileKind::Directory
             && (seen.nlink, seen.names, seen.counted, seen.found) == (1, 1, 0, 0)
             && (attr.kind != FileKind::Regular || seen.blocks == seen.mapped);
-        if !at_home {
+        if !is_usual {
             self.tree.note_moved(ino);
         }
         if ordinary {

@@ -134,9 +134,10 @@ pub(super) fn object_files_without_their_feature_are_found() {
     assert_eq!(run(&world.mfs, |txn| txn.layouts().object(ino)), Some(record));
 }
 
-/// Those that plant in the worlds of `tests`.
+/// Those that plant in the worlds of `tests`, or in worlds of their own that are as small.
 pub(super) const HERE: &[fn()] = &[
     super::intents::tests::senseless_intents_are_found,
+    super::outside_tests::senseless_entries_are_found_and_removed,
     senseless_object_records_are_found,
     senseless_lists_of_targets_are_found,
     file_of_a_target_without_a_record_is_reported_and_left,

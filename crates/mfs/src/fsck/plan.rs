@@ -88,10 +88,11 @@ pub(super) enum TreeName {
     Doomed,
     OwedFences,
     Intents,
+    Outside,
 }
 
 impl TreeName {
-    const ALL: [(RootLocation, TreeName); 17] = [
+    const ALL: [(RootLocation, TreeName); 18] = [
         (trees::CHUNKS.location(), TreeName::Chunks),
         (trees::MOVED.location(), TreeName::Moved),
         (trees::ORPHANS.location(), TreeName::Orphans),
@@ -109,6 +110,7 @@ impl TreeName {
         (trees::DOOMED.location(), TreeName::Doomed),
         (trees::OWED_FENCES.location(), TreeName::OwedFences),
         (trees::INTENTS.location(), TreeName::Intents),
+        (trees::OUTSIDE.location(), TreeName::Outside),
     ];
 
     /// The tree with this root.
@@ -255,6 +257,8 @@ pub(super) enum Fix {
     DropDoomed([u8; TARGET_KEY]),
     /// Remove an item of an operation of several shards.
     DropIntent([u8; INTENT_KEY]),
+    /// Remove what is kept of an inode's names on other shards.
+    DropOutside(Ino),
     /// Remove an item about a frozen file.
     DropFrozen([u8; FROZEN_KEY]),
     /// Complete the items about a frozen file.
@@ -309,6 +313,7 @@ impl Fix {
             Fix::Links(..)
             | Fix::Unreachable(_)
             | Fix::Orphan(..)
+            | Fix::DropOutside(_)
             | Fix::DirectorySize(..)
             | Fix::DropXattrs(_)
             | Fix::TakeBlob(Some(_), ..)

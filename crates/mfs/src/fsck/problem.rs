@@ -186,6 +186,9 @@ kinds! {
     /// Items of an operation of several shards without a head, or with too few bytes or too many.
     BadIntent = Error, "what is kept of an operation of several shards makes no sense",
         "its items are removed, which is said: whether the operation happens is for the other shards to say";
+    /// An entry of names on other shards of no inode, or that cannot be that inode's.
+    WrongOutside = Error, "what is kept of an inode's names on other shards makes no sense",
+        "it is removed, which is said; a directory that has no other name gets one in lost+found";
     /// Segments out of order, of no file, or not as many as counted.
     BadLayout = Error, "a layout makes no sense",
         "segments that make no sense, overlap or belong to no file are removed, and the others counted";

@@ -507,6 +507,7 @@ fn kind(loss: &Loss) -> &'static str {
         Loss::Bytes { .. } => "bytes",
         Loss::Holes { .. } => "holes",
         Loss::Object(_) => "object",
+        Loss::Outside(_) => "names on other shards",
         Loss::Operation(_) => "operation",
         Loss::Stray(_) => "stray",
         Loss::Inodes { .. } => "inodes",

@@ -1,4 +1,4 @@
-//! Clients, replies, settings, frozen files, doomed objects, intents.
+//! Clients, replies, settings, frozen files, doomed objects, intents, names on other shards.
 
 use types::{ClientId, MetaBlock};
 
@@ -7,7 +7,9 @@ use crate::format::intent::decode_intent_key;
 use crate::format::namespace::{NamespaceEntry, encode_start};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
-use crate::trees::{CLIENTS, DOOMED, FROZEN, INTENTS, NAMESPACE, NEXT_CLIENT, QUARANTINES};
+use crate::trees::{
+    CLIENTS, DOOMED, FROZEN, INTENTS, NAMESPACE, NEXT_CLIENT, OUTSIDE, QUARANTINES,
+};
 use engine::repair;
 
 /// Clients' numbers from here on are never issued.
@@ -50,6 +52,11 @@ impl Fixer {
                 let (id, item) = decode_intent_key(key);
                 let line = format!("item {item} of the operation {id} was removed");
                 Ok(done.then(|| Change::with_losses(line, [Loss::Operation(id)])))
+            }
+            Fix::DropOutside(ino) => {
+                let done = self.change(|txn| OUTSIDE.remove(txn, &ino.0.to_be_bytes()).map(drop));
+                let line = format!("what was kept of names of inode {ino} elsewhere was removed");
+                Ok(done.await?.then(|| Change::with_losses(line, [Loss::Outside(*ino)])))
             }
             Fix::Freeze(client, ino) => {
                 let done = self.change(|txn| txn.space().freeze(*client, *ino)).await?;

@@ -1,0 +1,322 @@
+//! What the shards of a file system say of each other, compared.
+//!
+//! Invariants:
+//! - each shard was checked alone and is sound: here are only disagreements between two of them;
+//! - an operation of several shards that is not complete everywhere excuses the inodes that it
+//!   names: one shard may be ahead of another;
+//! - the result is sorted, and the order of the shards does not matter.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use commitment::TxnId;
+use types::{FileKind, Ino, ShardId};
+
+use crate::format::outside::Outside;
+
+/// A name that leads to another shard.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ForeignName {
+    /// The directory.
+    pub dir: Ino,
+    /// The name.
+    pub name: Vec<u8>,
+    /// The inode, of another shard than the directory.
+    pub ino: Ino,
+    /// The type that the name says.
+    pub kind: FileKind,
+}
+
+/// An inode with names on other shards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Guest {
+    /// The inode.
+    pub ino: Ino,
+    /// Its type.
+    pub kind: FileKind,
+    /// Its names on other shards.
+    pub outside: Outside,
+}
+
+/// What a shard says of others.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ShardNames {
+    /// The shard.
+    pub shard: ShardId,
+    /// Its names that lead to others, in no order.
+    pub names: Vec<ForeignName>,
+    /// Its inodes with names on others, in order.
+    pub guests: Vec<Guest>,
+    /// Operations of several shards of which it keeps something.
+    pub operations: BTreeSet<TxnId>,
+}
+
+/// A point in which two shards do not agree.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Disagreement {
+    /// A name leads to a shard that is not among those compared.
+    UnknownShard(ForeignName),
+    /// A name leads to an inode that is not there, or that knows of no name on another shard.
+    NameWithoutInode(ForeignName),
+    /// A name says another type than its inode, which is of this one.
+    WrongKind(ForeignName, FileKind),
+    /// A directory has a name in another directory than it says.
+    WrongParent {
+        /// The name.
+        name: ForeignName,
+        /// The parent that the directory says.
+        parent: Ino,
+    },
+    /// A directory has a further name; the first one agrees with what the directory says, if any
+    /// does.
+    SecondName(ForeignName),
+    /// A directory has no name in the parent that it says, nor on any other shard.
+    DirectoryWithoutName {
+        /// The directory.
+        ino: Ino,
+        /// The parent that it says.
+        parent: Ino,
+    },
+    /// An inode counts other names on other shards than there are.
+    WrongCount {
+        /// The inode.
+        ino: Ino,
+        /// The number that it says.
+        counted: u32,
+        /// The number of names that were found.
+        found: u32,
+    },
+}
+
+impl fmt::Display for Disagreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Disagreement::UnknownShard(name) => {
+                write!(f, "{name}, and nothing is known of shard {}", name.ino.shard())
+            }
+            Disagreement::NameWithoutInode(name) => {
+                write!(f, "{name}, which has no name on another shard, or is not there")
+            }
+            Disagreement::WrongKind(name, kind) => {
+                write!(f, "{name}, as a {:?}, and it is a {kind:?}", name.kind)
+            }
+            Disagreement::WrongParent { name, parent } => {
+                write!(f, "{name}, which says that it is in directory {parent}")
+            }
+            Disagreement::SecondName(name) => {
+                write!(f, "{name}, a directory that has another name")
+            }
+            Disagreement::DirectoryWithoutName { ino, parent } => {
+                write!(f, "directory {ino} has no name in directory {parent}, as it says")
+            }
+            Disagreement::WrongCount { ino, counted, found } => {
+                write!(
+                    f,
+                    "inode {ino} counts {counted} names on other shards, and {found} are there"
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for ForeignName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = String::from_utf8_lossy(&self.name);
+        write!(f, "the name {name:?} in directory {} leads to inode {}", self.dir, self.ino)
+    }
+}
+
+/// What the shards do not agree on. `open` has the operations that are not complete on every
+/// shard, each with the inodes of which it may still change names: nothing is said of these.
+pub fn across(
+    shards: &[ShardNames],
+    open: &BTreeMap<TxnId, BTreeSet<Ino>>,
+) -> BTreeSet<Disagreement> {
+    let unsettled = |ino: Ino| open.values().any(|inodes| inodes.contains(&ino));
+    let known: BTreeSet<ShardId> = shards.iter().map(|it| it.shard).collect();
+    let mut names: BTreeMap<Ino, Vec<&ForeignName>> = BTreeMap::new();
+    for name in shards.iter().flat_map(|it| &it.names).filter(|name| !unsettled(name.ino)) {
+        names.entry(name.ino).or_default().push(name);
+    }
+    let mut out = BTreeSet::new();
+    for guest in shards.iter().flat_map(|it| &it.guests).filter(|guest| !unsettled(guest.ino)) {
+        let names = names.remove(&guest.ino).unwrap_or_default();
+        compare(guest, names, &mut out);
+    }
+    for name in names.into_values().flatten().cloned() {
+        out.insert(match known.contains(&name.ino.shard()) {
+            true => Disagreement::NameWithoutInode(name),
+            false => Disagreement::UnknownShard(name),
+        });
+    }
+    out
+}
+
+/// Compares an inode with its names.
+fn compare(guest: &Guest, mut names: Vec<&ForeignName>, out: &mut BTreeSet<Disagreement>) {
+    let wrong = names.iter().filter(|name| name.kind != guest.kind);
+    out.extend(wrong.map(|&name| Disagreement::WrongKind(name.clone(), guest.kind)));
+    match guest.outside {
+        Outside::Parent(parent) => {
+            names.sort_by_key(|name| (name.dir != parent, *name));
+            match names.first() {
+                None => {
+                    out.insert(Disagreement::DirectoryWithoutName { ino: guest.ino, parent });
+                }
+                Some(&name) if name.dir != parent => {
+                    out.insert(Disagreement::WrongParent { name: name.clone(), parent });
+                }
+                Some(_) => {}
+            }
+            let further = names.into_iter().skip(1);
+            out.extend(further.map(|name| Disagreement::SecondName(name.clone())));
+        }
+        Outside::Names(counted) => {
+            let found = u32::try_from(names.len()).unwrap_or(u32::MAX);
+            if found != counted {
+                out.insert(Disagreement::WrongCount { ino: guest.ino, counted, found });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{DirNo, Epoch};
+
+    use super::*;
+    use crate::format::number::{SlotPlace, ino_of, root_dir};
+
+    const DIR: FileKind = FileKind::Directory;
+    const FILE: FileKind = FileKind::Regular;
+
+    /// The `n`-th inode of a shard.
+    fn ino(shard: u8, n: u32) -> Ino {
+        ino_of(SlotPlace { chunk: DirNo::of(ShardId(shard), 1), slot: n }, 0)
+    }
+
+    fn root() -> Ino {
+        root_dir(ShardId(0))
+    }
+
+    fn name(dir: Ino, text: &str, ino: Ino, kind: FileKind) -> ForeignName {
+        ForeignName { dir, name: text.into(), ino, kind }
+    }
+
+    fn guest(ino: Ino, kind: FileKind, outside: Outside) -> Guest {
+        Guest { ino, kind, outside }
+    }
+
+    /// Two shards that agree: a directory and a file of shard 1 have names on shard 0, and a
+    /// directory of shard 0 is below the former.
+    fn sound() -> [ShardNames; 2] {
+        let zero = ShardNames {
+            shard: ShardId(0),
+            names: vec![
+                name(root(), "there", ino(1, 1), DIR),
+                name(root(), "file", ino(1, 2), FILE),
+                name(ino(0, 9), "more", ino(1, 2), FILE),
+            ],
+            guests: vec![guest(ino(0, 9), DIR, Outside::Parent(ino(1, 1)))],
+            operations: BTreeSet::new(),
+        };
+        let one = ShardNames {
+            shard: ShardId(1),
+            names: vec![name(ino(1, 1), "back", ino(0, 9), DIR)],
+            guests: vec![
+                guest(ino(1, 1), DIR, Outside::Parent(root())),
+                guest(ino(1, 2), FILE, Outside::Names(2)),
+            ],
+            operations: BTreeSet::new(),
+        };
+        [zero, one]
+    }
+
+    /// Changes the sound shards, and expects exactly these disagreements about the inode, unless
+    /// an operation is open that may change its names.
+    fn check(subject: Ino, change: impl Fn(&mut [ShardNames; 2]), wanted: &[Disagreement]) {
+        let mut shards = sound();
+        change(&mut shards);
+        let found: Vec<_> = across(&shards, &BTreeMap::new()).into_iter().collect();
+        assert_eq!(found, wanted);
+        shards.reverse();
+        assert!(across(&shards, &BTreeMap::new()).into_iter().eq(found), "in another order");
+        let id = TxnId { coordinator: ShardId(1), epoch: Epoch(1), number: 1 };
+        let open = |ino| BTreeMap::from([(id, BTreeSet::from([ino]))]);
+        assert_eq!(across(&shards, &open(subject)), BTreeSet::new());
+        assert_eq!(across(&shards, &open(ino(3, 3))).len(), wanted.len());
+    }
+
+    #[test]
+    fn shards_that_agree_have_no_findings() {
+        assert_eq!(across(&sound(), &BTreeMap::new()), BTreeSet::new());
+        assert_eq!(across(&[], &BTreeMap::new()), BTreeSet::new());
+    }
+
+    #[test]
+    fn name_without_inode_is_found() {
+        let lost = name(root(), "there", ino(1, 1), DIR);
+        let wanted = [Disagreement::NameWithoutInode(lost)];
+        check(ino(1, 1), |shards| shards[1].guests.retain(|it| it.kind != DIR), &wanted);
+    }
+
+    #[test]
+    fn name_of_an_unknown_shard_is_found() {
+        let far = name(root(), "far", ino(7, 1), FILE);
+        let wanted = [Disagreement::UnknownShard(far.clone())];
+        check(ino(7, 1), |shards| shards[0].names.push(far.clone()), &wanted);
+    }
+
+    #[test]
+    fn directory_without_a_name_is_found() {
+        let wanted = [Disagreement::DirectoryWithoutName { ino: ino(1, 1), parent: root() }];
+        check(ino(1, 1), |shards| drop(shards[0].names.remove(0)), &wanted);
+    }
+
+    #[test]
+    fn directory_in_another_parent_is_found() {
+        let there = name(ino(0, 5), "there", ino(1, 1), DIR);
+        let wanted = [Disagreement::WrongParent { name: there.clone(), parent: root() }];
+        check(ino(1, 1), |shards| shards[0].names[0] = there.clone(), &wanted);
+    }
+
+    #[test]
+    fn second_name_of_a_directory_is_found_and_the_right_one_counts_as_first() {
+        // It sorts before the right one.
+        let second = name(ino(0, 0), "a", ino(1, 1), DIR);
+        let wanted = [Disagreement::SecondName(second.clone())];
+        check(ino(1, 1), |shards| shards[0].names.push(second.clone()), &wanted);
+        let twice = name(root(), "zz", ino(1, 1), DIR);
+        let wanted = [Disagreement::SecondName(twice.clone())];
+        check(ino(1, 1), |shards| shards[0].names.push(twice.clone()), &wanted);
+    }
+
+    #[test]
+    fn wrong_type_is_found() {
+        let there = name(root(), "there", ino(1, 1), FILE);
+        let wanted = [Disagreement::WrongKind(there.clone(), DIR)];
+        check(ino(1, 1), |shards| shards[0].names[0] = there.clone(), &wanted);
+    }
+
+    #[test]
+    fn wrong_number_of_names_is_found() {
+        let wrong = |counted, found| [Disagreement::WrongCount { ino: ino(1, 2), counted, found }];
+        check(ino(1, 2), |shards| drop(shards[0].names.pop()), &wrong(2, 1));
+        let third = name(root(), "third", ino(1, 2), FILE);
+        check(ino(1, 2), |shards| shards[0].names.push(third.clone()), &wrong(2, 3));
+        let none = |shards: &mut [ShardNames; 2]| shards[0].names.truncate(1);
+        check(ino(1, 2), none, &wrong(2, 0));
+    }
+
+    #[test]
+    fn disagreement_says_who_is_meant() {
+        let there = name(root(), "there", ino(1, 1), DIR);
+        let text = Disagreement::WrongParent { name: there, parent: ino(0, 5) }.to_string();
+        let wanted = format!(
+            "the name \"there\" in directory 1 leads to inode {}, which says that it is in directory {}",
+            ino(1, 1),
+            ino(0, 5)
+        );
+        assert_eq!(text, wanted);
+    }
+}
