@@ -41,6 +41,11 @@ pub fn dump(args: &DumpArgs) -> Ended {
         for line in &dumped.left_out {
             output::eprint_line(&format!("not in the dump, with its subtree: {line}"));
         }
+        for line in &dumped.elsewhere {
+            output::eprint_line(&format!(
+                "not in the dump, as another server holds a part: {line}"
+            ));
+        }
         for line in &dumped.damaged {
             output::eprint_line(&format!("not in the dump, because it cannot be read: {line}"));
         }
@@ -66,6 +71,13 @@ fn partial(dumped: &Dumped) -> Option<String> {
             "{} names are not in the dump, because they are illegal: run `redbud fsck --repair`, which renames \
              them, and dump again",
             dumped.left_out_count
+        ));
+    }
+    if dumped.elsewhere_count > 0 {
+        out.push(format!(
+            "{} objects are not in the dump, because they lie with several metadata servers: a dump is \
+             of one",
+            dumped.elsewhere_count
         ));
     }
     if !dumped.zones_unknown.is_empty() {

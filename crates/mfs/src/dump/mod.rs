@@ -12,6 +12,9 @@
 //!   which it has fewer or more data blocks than the file counts. Everything else is in it, and the
 //!   stream is sound;
 //! - a dump of any store ends: a directory with two names is damage, and an error;
+//! - a dump is of one shard: it omits names that lead to others, and directories whose names are
+//!   there, with everything below them, and reports both. Other names of an inode count for
+//!   nothing;
 //! - a dump of a file system with object targets has them in its head, and of a file that lies in
 //!   an object its record. The load enters the targets, so it finds the same objects there: who
 //!   loads into a file system of another UUID has to give that to the targets, too;
@@ -39,6 +42,7 @@ pub use load::{LoadError, Loaded, load, load_onto};
 use stream::{Inode, Record, SEGMENTS_MAX, StreamError, TargetZone, Writer, Zone};
 
 use crate::format::number::root_dir;
+use crate::format::outside::Outside;
 use crate::format::segment::{decode_item, segment_key};
 use crate::format::slot_size::SlotFeatures;
 use crate::format::space::ZoneKind;
@@ -111,6 +115,11 @@ pub struct Dumped {
     pub left_out: Vec<String>,
     /// How many these are.
     pub left_out_count: u64,
+    /// Names that lead to other shards, and inodes with names there: a line for each, at most
+    /// [`LEFT_OUT_MAX`].
+    pub elsewhere: Vec<String>,
+    /// How many these are.
+    pub elsewhere_count: u64,
     /// What could not be read, or does not have as many data blocks as it counts: a line for each,
     /// at most [`LEFT_OUT_MAX`].
     pub damaged: Vec<String>,
@@ -155,6 +164,7 @@ pub fn dump<'a>(
         while let Some((dir, number)) = dump.queue.pop_front() {
             dump.directory(dir, number).await?;
         }
+        dump.guests().await?;
         let Dumped { inodes, links, segments, .. } = dump.counts;
         dump.out.put(&Record::End { inodes, links, segments })?;
         Ok(dump.counts)
@@ -248,6 +258,10 @@ impl Dump<'_> {
             let end = entries.len() < PAGE;
             for entry in entries {
                 let name = entry.name.as_bytes().to_vec();
+                if entry.attr.is_none() && entry.ino.shard() != self.mfs.superblock().shard {
+                    self.leave_elsewhere(entry.ino, dir, &name);
+                    continue;
+                }
                 match self.linked.get(&entry.ino).copied() {
                     Some(of) => {
                         self.counts.links += 1;
@@ -270,6 +284,43 @@ impl Dump<'_> {
                 let name = String::from_utf8_lossy(name);
                 let line = format!("{name:?} of inode {ino} in directory {dir} is no legal name");
                 self.counts.left_out.push(line);
+            }
+        }
+    }
+
+    fn leave_elsewhere(&mut self, ino: Ino, dir: Ino, name: &[u8]) {
+        let name = String::from_utf8_lossy(name);
+        self.report_elsewhere(format!("{name:?} in directory {dir}, which leads to inode {ino}"));
+    }
+
+    fn report_elsewhere(&mut self, line: String) {
+        self.counts.elsewhere_count += 1;
+        if self.counts.elsewhere.len() < LEFT_OUT_MAX {
+            self.counts.elsewhere.push(line);
+        }
+    }
+
+    /// Reports inodes with names on other shards.
+    async fn guests(&mut self) -> Result<(), DumpError> {
+        let mut after = Ino::NONE;
+        loop {
+            let read = self.read(|txn| txn.names().guests(after, PAGE)).await?;
+            let guests = match read {
+                Ok(guests) => guests,
+                Err(damage) => {
+                    self.report_damage(format!("which inodes other shards name: {damage}"));
+                    return Ok(());
+                }
+            };
+            let Some(&(last, _)) = guests.last() else { return Ok(()) };
+            after = last;
+            for (ino, outside) in guests {
+                self.report_elsewhere(match outside {
+                    Outside::Parent(parent) => {
+                        format!("directory {ino}, with all below it, of directory {parent}")
+                    }
+                    Outside::Names(names) => format!("{names} names of inode {ino}"),
+                });
             }
         }
     }

@@ -12,6 +12,7 @@ use super::dump;
 use super::load::{LoadError, load, load_onto};
 use super::stream::{Inode, Reader, Record, StreamError, TargetZone, Writer, Zone};
 use crate::format::object::ObjectRecord;
+use crate::format::outside::Outside;
 use crate::format::slot::{self, SlotSize};
 use crate::fsck::{FsckOptions, check, fsck};
 use crate::handle::Mfs;
@@ -511,4 +512,31 @@ fn object_files_and_targets_survive_a_dump_and_a_load() {
     writer.put(&Record::Object { number: 1, record }).unwrap();
     let refused = loaded(&strange).map(drop).unwrap_err();
     assert!(matches!(refused, LoadError::Stream(StreamError::Damaged(1, _))), "{refused}");
+}
+
+#[test]
+fn names_on_other_shards_are_left_out_and_said() {
+    let mfs = formatted();
+    let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+    run(&mfs, |txn| txn.names().create(Ino::ROOT, &name("here"), &new_inode(FileKind::Fifo), None));
+    let before = dumped(&mfs);
+    now(mfs.add_shards()).unwrap();
+    let far = |n: u64| Ino(9 << 56 | 5 << 24 | n);
+    let (guest, below) = run(&mfs, |txn| {
+        txn.names().link_outside(Ino::ROOT, &name("there"), far(1), FileKind::Directory)?;
+        let guest = txn.names().create_guest(far(2), &new_inode(FileKind::Directory), None)?;
+        let below = txn.names().create(guest, &name("below"), &new_inode(FileKind::Fifo), None)?;
+        txn.names().set_outside(below, Some(Outside::Names(2)))?;
+        Ok((guest, below))
+    });
+    let mut out = Vec::new();
+    let said = now(dump(&mfs, &[], &mut out)).unwrap();
+    assert_eq!(out, before, "everything else is in it");
+    let wanted = [
+        format!("\"there\" in directory 1, which leads to inode {}", far(1)),
+        format!("directory {guest}, with all below it, of directory {}", far(2)),
+        format!("2 names of inode {below}"),
+    ];
+    assert_eq!((said.elsewhere, said.elsewhere_count), (wanted.to_vec(), 3));
+    assert_eq!((said.left_out_count, said.damaged_count), (0, 0));
 }

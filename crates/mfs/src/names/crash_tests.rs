@@ -12,6 +12,8 @@ mod dump;
 mod faults;
 mod intents;
 mod objects;
+mod outside;
+mod planted;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -25,6 +27,7 @@ use types::{
 };
 
 use self::dump::dump_inode;
+use self::planted::planted;
 use super::{MapLimits, NewInode, Within};
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
@@ -79,6 +82,7 @@ fn layouts(seed: u64) -> LayoutLimits {
 /// Structures that every file system may have, by their names in [`Swept`].
 const NAME_MAP: &str = "name map";
 const BLOB: &str = "blob";
+const OUTSIDE: &str = "names on other shards";
 
 /// Features and structures of which a sweep found something on the device, by the size of slots.
 #[derive(Default)]
@@ -97,7 +101,7 @@ impl Swept {
     fn met_all(&self) {
         for size in SlotSize::ALL {
             let features = lasting(size).iter().filter_map(Feature::name);
-            for name in features.chain([NAME_MAP, BLOB]) {
+            for name in features.chain([NAME_MAP, BLOB, OUTSIDE]) {
                 assert!(self.0.contains(&(size, name)), "no operation met {name} with {size:?}");
             }
         }
@@ -112,10 +116,14 @@ fn in_use(txn: &mut Txn<'_>) -> Result<BTreeSet<&'static str>, Stop> {
     let mut out: BTreeSet<_> = sizes.filter_map(Feature::name).collect();
     let shared = intents::describe(txn)?;
     out.extend(Feature::SHARDS.name().filter(|_| !shared.is_empty()));
+    out.extend((!outside::describe(txn)?.is_empty()).then_some(OUTSIDE));
     for dir in directories(txn)? {
         let mapped = txn.names().locate_live(dir)?.1.map() != 0;
         out.extend(mapped.then_some(NAME_MAP));
         for entry in txn.names().readdir(dir, 0, 1000)? {
+            if outside::is_far(txn, entry.ino) {
+                continue;
+            }
             let slot = txn.names().locate_live(entry.ino)?.1;
             let regular = entry.kind == FileKind::Regular;
             let layout = regular && !slot.layout_blocks().is_empty() && slot.body() > 0;
@@ -189,13 +197,14 @@ fn many(number: u64) -> Name {
     Name::new(format!("m{number}").as_bytes()).unwrap()
 }
 
-/// The root and all directories below it.
+/// The root, directories with names on other shards, and all directories below them.
 fn directories(txn: &mut Txn<'_>) -> Result<Vec<Ino>, Stop> {
     let mut out = vec![Ino::ROOT];
+    out.extend(outside::directories(txn)?);
     let mut at = 0;
     while at < out.len() {
         for entry in txn.names().readdir(out[at], 0, 1000)? {
-            if entry.kind == FileKind::Directory {
+            if entry.kind == FileKind::Directory && !outside::is_far(txn, entry.ino) {
                 out.push(entry.ino);
             }
         }
@@ -217,6 +226,9 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
     let (dir, other) = (dirs[a as usize % dirs.len()], dirs[b as usize % dirs.len()]);
     let (name, second) = (any_name(c), any_name(d));
     let old = txn.names().lookup(dir, &name)?;
+    if old.is_some_and(|ino| outside::is_far(txn, ino)) {
+        return outside::with_name(txn, draw.kind, (dir, &name), (other, &second));
+    }
     let kind = match old {
         Some(ino) => txn.names().attr(ino)?.map(|attr| attr.kind),
         None => None,
@@ -392,9 +404,10 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
                 txn.layouts().map(ino, client, Segment { file, len: 1, pag, addr, state })?;
             }
         }
-        // These two are only planted, as other operations are none of such files and trees.
+        // These are only planted, as other operations are none of such files and trees.
         33 => objects::toggle(txn, e, 1 + f)?,
         34 => intents::step(txn, e, f)?,
+        35 => outside::step(txn, (dir, &name), e, f)?,
         _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,
     }
     Ok(())
@@ -423,31 +436,6 @@ impl Work {
     }
 }
 
-/// Operations that exercise small slots: a file with content, one with attributes that need blobs,
-/// and one with more segments than a slot of this size holds.
-fn planted(size: SlotSize) -> VecDeque<Draw> {
-    /// Most segments of one operation.
-    const EACH: u64 = 20;
-    let draw = |kind, name, e, f| Draw { kind, numbers: [0, 0, name, 0, e, f] };
-    let (content, fragments) = (4, 0);
-    let mut out = VecDeque::from([
-        draw(0, content, 0, 0),
-        draw(24, content, 1, 0),
-        draw(10, content, 0, 2),
-        draw(0, fragments, 0, 0),
-        draw(33, 0, 1, 5),
-        draw(33, 0, 2, 0),
-        draw(33, 0, 2, 0),
-    ]);
-    out.extend([(1, 0), (2, 900), (1, 2), (3, 40), (2, 0)].map(|(e, f)| draw(34, 0, e, f)));
-    for n in 0..=size.segments_max() as u64 / EACH {
-        // Even blocks of the file, then odd ones, then further on.
-        let at = n / 2 * 2 * EACH + n % 2;
-        out.extend([draw(14, 0, EACH - 1, 0), draw(31, fragments, 0, DRAWN + at)]);
-    }
-    out
-}
-
 /// Runs one operation, which is the `count`-th.
 async fn attempt(
     mfs: &Mfs,
@@ -473,6 +461,10 @@ async fn dump(mfs: &Mfs) -> String {
             for entry in txn.names().readdir(dir, 0, 1000)? {
                 writeln!(out, " {:?} {} {}", entry.name, entry.ino, entry.cookie).unwrap();
                 assert_eq!(txn.names().lookup(dir, &entry.name)?, Some(entry.ino));
+                if outside::is_far(txn, entry.ino) {
+                    writeln!(out, "  {:?} elsewhere", entry.kind).unwrap();
+                    continue;
+                }
                 dump_inode(txn, entry.ino, &mut out)?;
             }
         }
@@ -490,7 +482,7 @@ async fn dump(mfs: &Mfs) -> String {
         }
         writeln!(out, "{:?}", txn.space().pags()?).unwrap();
         writeln!(out, "doomed {:?}", txn.space().doomed(objects::TARGET, 99)?).unwrap();
-        Ok(out + &intents::describe(txn)?)
+        Ok(out + &intents::describe(txn)? + &outside::describe(txn)?)
     });
     read.await.unwrap().0
 }

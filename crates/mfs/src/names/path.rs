@@ -6,7 +6,8 @@
 //!   for each level and searches nothing;
 //! - the walk of the tree reads each directory once, from the root on, until it has found as many
 //!   names of every wanted inode as the inode counts. It reports a directory that it cannot read,
-//!   and goes on.
+//!   and goes on. What other shards hold it leaves out, so names in directories whose own name is
+//!   there count as missing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -29,7 +30,7 @@ const DEPTH_MAX: usize = 1 << 16;
 impl Names<'_, '_> {
     /// A path from the root to `ino`, beginning with a slash. `None` if there is no such inode, if
     /// it has no name, or if its own slot has none (a file whose first name was removed while it
-    /// had others).
+    /// had others), also of a directory above it (whose name is on another shard).
     ///
     /// # Errors
     /// `Corrupt` if the path is a cycle; `Stop` of the blocks read.
@@ -152,7 +153,8 @@ impl Mfs {
                     }
                     all.add(entry.ino, path.as_deref().unwrap_or_default(), entry.name.as_bytes());
                 }
-                if entry.kind == FileKind::Directory && met.insert(entry.ino) {
+                let here = entry.ino.shard() == self.superblock().shard;
+                if entry.kind == FileKind::Directory && here && met.insert(entry.ino) {
                     queue.push_back(entry.ino);
                 }
             }

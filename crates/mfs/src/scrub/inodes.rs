@@ -11,6 +11,7 @@ use crate::format::slot::{Slot, SlotState};
 use crate::format::xattr::{BLOB_MAX, decode_xattrs};
 use crate::trees::{MOVED, ORPHANS, SEGMENTS};
 use engine::format::blob::{BlobKind, BlobOwner};
+use engine::format::features::Feature;
 
 /// Segments of one file in the tree of segments that are counted at most; longer lists are skipped.
 const COUNTED_MAX: u64 = 4096;
@@ -154,6 +155,9 @@ fn look(txn: &mut Txn<'_>, place: SlotPlace) -> Result<Option<Look>, Stop> {
     }
     match slot.state() {
         SlotState::Empty => {}
+        // Only the other shard knows whether the inode is there.
+        SlotState::Link
+            if slot.ino().shard() != txn.shard() && txn.has_feature(Feature::SHARDS) => {}
         SlotState::Link => match txn.names().locate(slot.ino())? {
             None => wrong.push((ProblemKind::DanglingName, format!("in directory {dir}"))),
             Some(spot) => {

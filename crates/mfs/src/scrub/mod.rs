@@ -24,6 +24,7 @@ use types::{DirNo, FileKind, Ino, MetaBlock, PagBlock, PagId, Segment};
 use crate::format::chunk::decode_key;
 use crate::format::namespace;
 use crate::format::number::{SlotPlace, is_system};
+use crate::format::outside::Outside;
 use crate::format::segment::decode_item;
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
 use crate::format::space::{PagRecord, PagUse};
@@ -31,7 +32,8 @@ use crate::format::xattr::BLOB_MAX;
 use crate::fsck::{Problem, ProblemKind, Subject};
 use crate::handle::Mfs;
 use crate::trees::{
-    CHUNKS, FREE, FREED, FROZEN, MOVED, NAMESPACE, ORPHANS, PAGS, POOLS, QUARANTINES, SEGMENTS,
+    CHUNKS, FREE, FREED, FROZEN, INTENTS, MOVED, NAMESPACE, ORPHANS, OUTSIDE, PAGS, POOLS,
+    QUARANTINES, SEGMENTS,
 };
 use crate::txn::Txn;
 use engine::error::{Stop, StoreError};
@@ -147,9 +149,11 @@ impl Scrub<'_> {
         self.tree(FREED, |_, _| {}).await?;
         self.tree(QUARANTINES, |_, _| {}).await?;
         self.tree(FROZEN, |_, _| {}).await?;
+        self.tree(INTENTS, |_, _| {}).await?;
         self.clients().await?;
         self.segments().await?;
         self.lists().await?;
+        self.outside().await?;
         self.namespace().await?;
         self.chunks().await?;
         self.zones().await?;
@@ -254,6 +258,32 @@ impl Scrub<'_> {
                     Subject::Inode(ino),
                     "it has links, or is gone",
                 );
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that everything that other shards name is there.
+    async fn outside(&self) -> Result<(), StoreError> {
+        let mut keys = Vec::new();
+        self.tree(OUTSIDE, |key, _| keys.push(*key)).await?;
+        for key in keys.into_iter().filter(|key| *key != [0; 8]) {
+            let ino = Ino(u64::from_be_bytes(key));
+            let sound = self
+                .query(|txn| {
+                    let Some(value) = OUTSIDE.get(txn, &key)? else { return Ok(true) };
+                    let Some(spot) = txn.names().locate(ino)? else { return Ok(false) };
+                    let directory = txn.names().load(&spot)?.kind() == FileKind::Directory;
+                    Ok(match Outside::decode(&value) {
+                        Some(Outside::Parent(_)) => directory,
+                        Some(Outside::Names(_)) => !directory,
+                        None => false,
+                    })
+                })
+                .await?;
+            if sound == Some(false) {
+                let detail = "it is gone, or the entry is not of its type";
+                self.found(ProblemKind::WrongOutside, Subject::Inode(ino), detail);
             }
         }
         Ok(())

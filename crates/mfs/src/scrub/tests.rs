@@ -15,6 +15,7 @@ use types::{
 use super::{ProblemKind, ScrubOptions, Scrubbed, Subject};
 use crate::format::chunk::{DESCRIPTOR, Descriptor, chunk_key};
 use crate::format::namespace::NamespaceEntry;
+use crate::format::outside::Outside;
 use crate::format::space::PagUse;
 use crate::fsck::device_tests::{
     blocks_in_use, contents, directory, flip, in_world, is_read, name, new, open, populated, run,
@@ -22,7 +23,7 @@ use crate::fsck::device_tests::{
 };
 use crate::handle::Mfs;
 use crate::testing::links;
-use crate::trees::{CHUNKS, MOVED, NAMESPACE, ORPHANS, SEGMENTS};
+use crate::trees::{CHUNKS, MOVED, NAMESPACE, ORPHANS, OUTSIDE, SEGMENTS};
 use crate::txn::Txn;
 use engine::error::Stop;
 use engine::format::block::{BlockType, put_u64};
@@ -345,6 +346,14 @@ const PLANTS: &[Plant] = &[
     }),
     (ProblemKind::WrongOrphan, |txn, known| {
         ORPHANS.insert(txn, &known.file.0.to_be_bytes(), &[0; 8]).map(drop)
+    }),
+    (ProblemKind::WrongOutside, |txn, known| {
+        let names = Outside::Names(1).encode();
+        OUTSIDE.insert(txn, &known.dir.0.to_be_bytes(), &names).map(drop)
+    }),
+    (ProblemKind::WrongOutside, |txn, _| {
+        let parent = Outside::Parent(Ino(9 << 56)).encode();
+        OUTSIDE.insert(txn, &(99u64 << 24).to_be_bytes(), &parent).map(drop)
     }),
     (ProblemKind::WrongBlockCount, |txn, known| set_slot(txn, known.file, |s| s.set_blocks(77))),
     (ProblemKind::BadLayout, |txn, known| {

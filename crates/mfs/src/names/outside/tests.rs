@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use types::{Attr, DirNo, ShardId};
 
 use super::*;
@@ -284,6 +286,23 @@ fn outside_is_refused_where_it_cannot_be() {
     let new = new_inode(FileKind::Fifo);
     let made = fault(&mfs, |txn| txn.names().create_guest(Ino::NONE, &new, None));
     assert_eq!(made, Fault::Invalid, "without the feature");
+}
+
+#[test]
+fn walk_for_paths_stays_on_its_shard() {
+    let mfs = shards();
+    let guest = guest(&mfs, foreign(1), FileKind::Directory);
+    let (below, file) = run(&mfs, |txn| {
+        txn.names().link_outside(Ino::ROOT, &name("there"), foreign(2), FileKind::Directory)?;
+        let below = new_dir(txn, guest, "below")?;
+        let file = new_inode(FileKind::Fifo);
+        Ok((below, txn.names().create(Ino::ROOT, &name("zz"), &file, None)?))
+    });
+    let sought = BTreeSet::from([below, file, foreign(2)]);
+    let all = now(mfs.all_paths(&sought)).unwrap();
+    assert_eq!((all.unread.len(), all.found.len()), (0, 2));
+    assert_eq!(all.found[&file].paths, [b"/zz".to_vec()]);
+    assert_eq!((all.found[&below].paths.len(), all.found[&below].missing), (0, 1));
 }
 
 #[test]
