@@ -475,6 +475,11 @@ impl Site {
         self.open.keys().copied()
     }
 
+    /// Is it not over for this shard?
+    pub fn is_open(&self, id: TxnId) -> bool {
+        self.open.contains_key(&id)
+    }
+
     /// Does this shard wait for others or for its log?
     pub fn is_idle(&self) -> bool {
         self.open.is_empty()

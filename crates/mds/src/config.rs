@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use commitment::Protocol;
 use proto::mds::{Mds, ServerInfo};
 use proto::message::{Peer, Versions};
 use session::client::ReadClientKeys;
@@ -72,6 +73,9 @@ pub struct Config {
     pub own_host: String,
     /// All metadata servers of the namespace, this one included; empty: it is the only one.
     pub servers: Vec<ServerInfo>,
+    /// How shards agree on an operation. One phase is for two of them: more agree by early
+    /// prepare.
+    pub protocol: Protocol,
     /// What the status says of the servers that stand by; `None`: there are none.
     pub membership: Option<MembershipReport>,
     /// Receives the log lines.
@@ -102,6 +106,7 @@ impl Config {
             fences: Vec::new(),
             own_host: String::new(),
             servers: Vec::new(),
+            protocol: Protocol::OnePhase,
             membership: None,
             log: Rc::new(|_| {}),
             observer: None,

@@ -7,16 +7,17 @@
 //! - everything it decides is in its [`Effects`]; the server applies them at the instant the
 //!   transaction succeeds, and drops them otherwise.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use mfs::{Stop, Txn};
 use proto::mds::{Leased, OpReply, Principal};
 use types::limits::{RANGE_BLOCKS_MAX, RANGES_TOTAL_MAX};
 use types::{
-    Attr, BlockRange, Bug, ClientId, Fault, FileKind, HashMap, HeldRange, Ino, Rights, Timestamp,
-    planted,
+    Attr, BlockRange, Bug, ClientId, Fault, FileKind, HashMap, HeldRange, Ino, Rights, ShardId,
+    Timestamp, planted,
 };
 
+use crate::joint::{Answers, Part};
 use crate::leases::{Glimpsed, GrantMode, HeldGates, Need, RangeRequest};
 use crate::recovery::kept_results::{Outcome, OutcomeRecord};
 use crate::server::Server;
@@ -32,6 +33,8 @@ pub struct Waited {
     pub open_asked: Vec<Ino>,
     /// Size and times that writers have reported.
     pub glimpsed: HashMap<Ino, Glimpsed>,
+    /// The shard whose turn it is to get the new directory; the inner `None`: this one.
+    pub home: Cell<Option<Option<ShardId>>>,
     /// How each file's request for a range is granted: decided once for each.
     pub grant_modes: RefCell<HashMap<Ino, GrantMode>>,
 }
@@ -69,6 +72,8 @@ pub struct Effects {
     pub orphaned: Vec<(Ino, ClientId)>,
     /// Inodes that have a name again.
     pub relinked: Vec<Ino>,
+    /// What other shards have to do: the operation is joint, and this was its plan.
+    pub joint: Option<Vec<(ShardId, Part)>>,
     /// Outcome of the operation for the kept reply, if it changes something.
     pub outcome: Option<Outcome>,
 }
@@ -102,6 +107,8 @@ pub struct OpContext<'a> {
     pub squashed: bool,
     /// What the request has waited for.
     pub waited: &'a Waited,
+    /// Of a joint operation that all shards have agreed on: what the others have answered.
+    pub joint: Option<Answers<'a>>,
     /// What the operation decides.
     pub effects: Effects,
 }
@@ -185,11 +192,35 @@ impl OpContext<'_> {
         Ok(())
     }
 
+    /// Does the inode live on another shard?
+    pub fn is_elsewhere(&self, ino: Ino) -> bool {
+        ino.shard() != self.server.runtime.shard
+    }
+
+    /// Ends the plan of a joint operation: other shards have to do this first. Its needs are
+    /// stated and met.
+    ///
+    /// # Errors
+    /// Always: `Corrupt` if a shard is none of this namespace.
+    pub fn plan<T>(&mut self, parts: Vec<(ShardId, Part)>) -> Result<T, Stop> {
+        self.ready()?;
+        let joint = &self.server.joint;
+        if !parts.iter().all(|(shard, _)| joint.is_peer(*shard)) {
+            return Err(Fault::Corrupt.into());
+        }
+        self.effects.joint = Some(parts);
+        Err(Fault::Busy.into())
+    }
+
     /// Attributes of an inode that exists. A reply that it does not exist depends on its removal.
     ///
     /// # Errors
     /// `Stale`.
     pub fn attr(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+        if !self.replay && self.server.joint.is_closed(ino) {
+            self.need(ino, Rights::empty());
+            self.ready()?;
+        }
         let attr =
             if self.server.orphans.is_freeing(ino) { None } else { txn.names().attr(ino)? };
         if attr.is_none() {
@@ -272,6 +303,28 @@ impl OpContext<'_> {
             *dir = stored;
         }
         Ok(())
+    }
+}
+
+/// What this server can say of an inode that lives on another shard: its number and its kind. The
+/// client asks that shard.
+pub fn elsewhere(ino: Ino, kind: FileKind) -> Attr {
+    let time = Timestamp::default();
+    Attr {
+        ino,
+        kind,
+        mode: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        version: 0,
     }
 }
 

@@ -24,6 +24,7 @@
 //! | `eviction` | the end of a session, quarantines, and fencing by the means of `fence` |
 //! | `recovery` | greeting, grace, reclaim, replay |
 //! | `scrub` | scrubs of the metadata device |
+//! | `joint` | operations of several shards, and sessions with their servers |
 //! | `server` | all of them together |
 //!
 //! Above the owners, `request` drives a request through its operations (`ops`, `context`), and
@@ -38,6 +39,7 @@ mod eviction;
 pub mod fence;
 mod holders;
 mod introspection;
+mod joint;
 mod leases;
 mod locks;
 mod observer;

@@ -23,6 +23,7 @@ use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, 
 use crate::administration;
 use crate::context::{Effects, OpContext, Waited};
 use crate::holders;
+use crate::joint::{self, Coordinated, Planned};
 use crate::leases::{Glimpsed, Granted, Grants, glimpse, open_recalled, recall};
 use crate::observer::Executed;
 use crate::ops::{self, READ, commit, permission, repeat};
@@ -45,6 +46,10 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Reques
     if !may_pass(&server, &session, &request) {
         worker.away(server.recovery.ended()).await;
     }
+    let needs_store = |op: &Op| op.spec().grace != Grace::Served;
+    if !server.joint.is_ready() && request.ops.iter().any(needs_store) {
+        worker.away(server.joint.ready()).await;
+    }
     worker.begin().await;
     if session.is_over() {
         return;
@@ -58,10 +63,15 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Reques
         sync: request.sync,
         leave: false,
         worker,
+        planned: None,
         server,
         session,
         request,
     };
+    if work.server.joint.has_peers() && fresh {
+        let (client, slot, seq) = (work.client(), work.request.slot, work.request.seq);
+        work.worker.away(work.server.joint.settled(client, slot, seq)).await;
+    }
     match work.look_up_kept(fresh).await {
         Ok(false) => work.execute().await,
         Ok(true) => work.answer_surviving_replay(),
@@ -147,6 +157,8 @@ struct Execution {
     sync: bool,
     leave: bool,
     worker: Worker,
+    /// The operation that runs is joint, and this is its plan.
+    planned: Option<Planned>,
 }
 
 impl Execution {
@@ -262,6 +274,15 @@ impl Execution {
                 if self.waited_for_room(&run).await {
                     run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 }
+                while let Some(planned) = self.planned.take() {
+                    run = self.coordinate(index, &op, planned).await;
+                    if matches!(run, Err(Fault::Busy)) {
+                        let env = &self.server.runtime.env;
+                        env.sleep(self.server.joint.pause(env)).await;
+                        run =
+                            self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
+                    }
+                }
                 run
             }
             None => self.other(index, &op).await,
@@ -272,6 +293,35 @@ impl Execution {
         }
         self.request.ops[index] = op;
         result
+    }
+
+    /// Has all shards do what they have to of a joint operation.
+    async fn coordinate(
+        &mut self,
+        index: usize,
+        op: &Op,
+        planned: Planned,
+    ) -> Result<OpReply, Fault> {
+        self.session.unmark_granting(self.request.slot);
+        let asked = Coordinated {
+            client: self.session.client,
+            slot: self.request.slot,
+            seq: self.request.seq,
+            index: index as u8,
+            record: &self.record,
+            principal: &self.request.principal,
+            op,
+        };
+        let agreed = joint::coordinate(&self.server, asked, planned);
+        let (reply, outcome, transno) = self.worker.away(agreed).await?;
+        if let Some(outcome) = outcome {
+            self.executed(index, &outcome, transno);
+            self.record.push((index as u8, outcome));
+        }
+        self.transno = self.transno.max(transno);
+        // All shards have agreed, and nothing of it can be lost.
+        self.session.note_change(transno);
+        Ok(reply)
     }
 
     /// Do answer and outcome agree with the operation's declaration? An outcome that was kept
@@ -335,7 +385,10 @@ impl Execution {
             }
             Op::Zones {} => self.zones().await,
             Op::Servers {} => self.servers(),
-            Op::Tell { .. } => Err(Fault::Unsupported),
+            Op::Tell { letters } => {
+                joint::hear(&self.server, letters)?;
+                Ok(OpReply::Done {})
+            }
             Op::Commit { .. } => self.commit(index, op).await,
             Op::Space { .. } => self.space(index, op).await,
             Op::Place { .. } => self.place(index, op).await,
@@ -543,6 +596,7 @@ impl Execution {
                     replay: replay.is_some(),
                     squashed: self.session.squash() != Squash::Off,
                     waited: &waited,
+                    joint: None,
                     effects: Effects::default(),
                 };
                 let value = body(&mut cx, txn);
@@ -572,6 +626,17 @@ impl Execution {
                     }
                     self.apply(effects, transno, &waited);
                     break Ok(value);
+                }
+                Err(StoreError::Fault(Fault::Busy)) if effects.joint.is_some() => {
+                    let parts = effects.joint.take().unwrap_or_default();
+                    let gates: Vec<Ino> = effects.needs.iter().map(|need| need.ino).collect();
+                    if waited.gates.as_ref().is_some_and(|held| held.cover(&gates)) {
+                        self.planned = Some(Planned { parts, time: now, waited, gates });
+                        break Err(Fault::Busy);
+                    }
+                    // From the plan on nobody else changes what it has seen.
+                    effects.missing = true;
+                    self.worker.away(self.wait_for(&effects, &mut waited)).await;
                 }
                 Err(StoreError::Fault(Fault::Busy))
                     if effects.missing || !effects.glimpse.is_empty() =>

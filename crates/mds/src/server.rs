@@ -14,6 +14,7 @@ use session::server::Door;
 
 use crate::config::Config;
 use crate::eviction::Evictions;
+use crate::joint::Joint;
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::orphans::Orphans;
@@ -57,6 +58,8 @@ pub struct Server {
     pub recovery: Rc<Recovery>,
     /// Scrubs of the metadata device.
     pub scrubber: Rc<Scrubber>,
+    /// Operations of several shards.
+    pub joint: Joint,
 }
 
 impl Server {
@@ -81,6 +84,7 @@ impl Server {
         ));
         let server = Rc::new(Server {
             scrubber: Rc::new(Scrubber::new(runtime.clone())),
+            joint: Joint::new(&runtime),
             uncommitted: Uncommitted::default(),
             workers: Workers::new(runtime.env.clone(), runtime.config.serve),
             door,
@@ -117,6 +121,7 @@ impl Server {
         self.orphans.stop();
         self.scrubber.stop();
         self.targets.stop();
+        self.joint.stop();
         self.runtime.announce_stop();
     }
 

@@ -14,7 +14,7 @@ use crate::error::ServeError;
 use crate::introspection::Introspection;
 use crate::server::Server;
 use crate::status::{self, Status};
-use crate::{orphans, upkeep};
+use crate::{joint, orphans, upkeep};
 
 /// A server that listens.
 pub struct Mds {
@@ -54,6 +54,7 @@ impl Mds {
         server.space.learn_zones().await?;
         server.space.take_over().await?;
         server.recovery.load().await?;
+        joint::recover(server).await?;
         let env = &server.runtime.env;
         let listener = env.listen(&server.runtime.config.listen).await.map_err(|error| {
             let address = &server.runtime.config.listen;
@@ -111,6 +112,7 @@ impl Mds {
                 server.scrubber.begin();
             }
             env.spawn(upkeep::run(server.clone()));
+            joint::run(&server);
             env.spawn(server.sessions.clone().watch_clock());
             env.spawn(server.recovery.clone().run());
             let (counted, ended) = (server.clone(), server.runtime.stopped());

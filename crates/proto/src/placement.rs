@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, PAGS_MAX};
-use types::{Ino, PagId};
+use types::{Ino, PagId, ShardId};
 
 /// The attribute under which a server keeps the layout of a directory, and that of a file.
 pub const ATTRIBUTE: &[u8] = b"trusted.redbud.layout";
@@ -57,9 +57,23 @@ pub enum Policy {
     },
 }
 
+/// Which metadata server gets a new directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Home {
+    /// That of its parent: a subtree stays together.
+    #[default]
+    Parent,
+    /// That of this shard.
+    Shard(ShardId),
+    /// They take turns. What is made in such a directory does not inherit this.
+    Spread,
+}
+
 /// The layout of a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
+    /// Where new directories go.
+    pub home: Home,
     /// The policy.
     pub policy: Policy,
     /// The zones that may be used, in order; empty: all.
@@ -87,6 +101,17 @@ impl Layout {
         let text = std::str::from_utf8(value)
             .map_err(|_| BadLayout("the layout is not text".to_owned()))?;
         text.parse()
+    }
+
+    /// What a new directory inherits, on the same server or on another one, whose zones are others.
+    pub fn of_child(mut self, is_elsewhere: bool) -> Layout {
+        if self.home == Home::Spread {
+            self.home = Home::Parent;
+        }
+        if is_elsewhere {
+            self.zones.clear();
+        }
+        self
     }
 
     /// For block `at` of the file: the place of its zone among `zones` zones, and the block where
@@ -130,7 +155,11 @@ impl fmt::Display for Layout {
         for (nth, zone) in self.zones.iter().enumerate() {
             write!(f, "{}{zone}", if nth == 0 { " zones=" } else { "," })?;
         }
-        Ok(())
+        match self.home {
+            Home::Parent => Ok(()),
+            Home::Shard(shard) => write!(f, " mds={shard}"),
+            Home::Spread => f.write_str(" mds=spread"),
+        }
     }
 }
 
@@ -139,7 +168,7 @@ impl FromStr for Layout {
 
     fn from_str(text: &str) -> Result<Layout, BadLayout> {
         let (mut kind, mut part, mut width) = (Kind::FileRound, None, None);
-        let mut zones = Vec::new();
+        let (mut zones, mut home) = (Vec::new(), Home::Parent);
         for word in text.split_ascii_whitespace() {
             let (key, value) = word
                 .split_once('=')
@@ -149,9 +178,10 @@ impl FromStr for Layout {
                 "part" => part = Some(part_of(value)?),
                 "width" => width = Some(width_of(value)?),
                 "zones" => zones = zones_of(value)?,
+                "mds" => home = home_of(value)?,
                 _ => {
                     return Err(BadLayout(format!(
-                        "`{key}` is unknown: a layout has policy, part, width and zones"
+                        "`{key}` is unknown: a layout has policy, part, width, zones and mds"
                     )));
                 }
             }
@@ -169,7 +199,7 @@ impl FromStr for Layout {
             }
             Kind::FileRound => Policy::FileRound,
         };
-        Ok(Layout { policy, zones })
+        Ok(Layout { home, policy, zones })
     }
 }
 
@@ -214,6 +244,17 @@ fn width_of(value: &str) -> Result<u16, BadLayout> {
     width.ok_or_else(|| {
         BadLayout(format!("width `{value}` is no number of zones from 0 to {ZONES_AT_ONCE}"))
     })
+}
+
+fn home_of(value: &str) -> Result<Home, BadLayout> {
+    match value.parse::<u8>() {
+        Ok(shard) => Ok(Home::Shard(ShardId(shard))),
+        Err(_) if value == "spread" => Ok(Home::Spread),
+        Err(_) if value == "parent" => Ok(Home::Parent),
+        Err(_) => Err(BadLayout(format!(
+            "mds `{value}` is none of parent, spread and the number of a metadata server"
+        ))),
+    }
 }
 
 /// Numbers and ranges of numbers with commas between them.

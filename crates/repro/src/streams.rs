@@ -117,7 +117,7 @@ pub struct Plan {
 
 /// RF-Striping with parts of so many blocks.
 pub fn striping(part: u64) -> Layout {
-    Layout { policy: Policy::Striping { part, width: 0 }, zones: Vec::new() }
+    Layout { policy: Policy::Striping { part, width: 0 }, ..Layout::default() }
 }
 
 /// Measures it.

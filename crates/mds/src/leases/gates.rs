@@ -87,6 +87,13 @@ impl Gates {
     }
 }
 
+impl HeldGates {
+    /// Are the gates of all these inodes held?
+    pub fn cover(&self, inos: &[Ino]) -> bool {
+        inos.iter().all(|ino| self.inos.contains(ino))
+    }
+}
+
 impl Drop for HeldGates {
     fn drop(&mut self) {
         self.permits.clear();

@@ -104,6 +104,11 @@ impl Leases {
         self.table.borrow()
     }
 
+    /// Takes the gates of `inos`, for the server itself, and recalls nothing.
+    pub async fn enter(&self, inos: Vec<Ino>) -> HeldGates {
+        self.gates.enter(inos, (NO_CLIENT, self.runtime.env.now())).await
+    }
+
     /// Does another operation than the holder of `own` hold the gate of `ino`, or queue at it?
     pub fn is_gate_closed(&self, ino: Ino, own: Option<&HeldGates>) -> bool {
         self.gates.is_closed(ino, own)

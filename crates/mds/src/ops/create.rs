@@ -2,13 +2,14 @@
 
 use mfs::{NewInode, ObjectRecord, Stop, Txn};
 use proto::mds::{NewNode, OpReply};
-use proto::placement::{ATTRIBUTE, Layout, Policy, UNIT};
+use proto::placement::{ATTRIBUTE, Home, Layout, Policy, UNIT};
 use proto::wire::Bytes;
-use types::{Attr, Fault, FileKind, Ino, Name, Rights};
+use types::{Attr, Fault, FileKind, Ino, Name, Rights, ShardId};
 
 use super::acl::{self, Acl};
 use super::permission;
-use crate::context::OpContext;
+use crate::context::{OpContext, elsewhere};
+use crate::joint::{Answer, NewDirectory, Part};
 use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
 
@@ -29,6 +30,16 @@ pub fn create(
     cx.need(dir, Rights::NAMES | Rights::ATTR);
     cx.ready()?;
     let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
+    if node.kind == FileKind::Directory
+        && let Some(ino) = make_elsewhere(cx, txn, (dir, name), &inherited)?
+    {
+        dir_attr.nlink += 1;
+        cx.touch_dir(txn, &mut dir_attr)?;
+        cx.effects.reads.push(MetaItem::Attr(dir));
+        cx.effects.changes.extend([item, MetaItem::Names(dir), MetaItem::Attr(dir)]);
+        cx.effects.outcome = Some(Outcome::Inode(ino));
+        return reply(cx, txn, elsewhere(ino, FileKind::Directory), dir_attr);
+    }
     let object = object_of(cx, &inherited, node.kind)?;
     let ino = txn.names().create(dir, name, &inherited.inode(cx, node), replayed_ino(cx))?;
     inherited.store_xattrs(txn, ino)?;
@@ -45,6 +56,42 @@ pub fn create(
     created(cx, txn, ino, want, dir_attr)
 }
 
+/// Makes a directory on the shard that the layout names, if that is another one. `None`: it is to
+/// be made here.
+///
+/// # Errors
+/// The plan's end, before that shard has made it; `Exists`.
+fn make_elsewhere(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    (dir, name): (Ino, &Name),
+    inherited: &Inherited,
+) -> Result<Option<Ino>, Stop> {
+    if let Some(answers) = &cx.joint {
+        let Some(Answer::Made { ino }) = answers.first() else {
+            return Err(Fault::Protocol.into());
+        };
+        txn.names().link_outside(dir, name, *ino, FileKind::Directory)?;
+        return Ok(Some(*ino));
+    }
+    if cx.replayed.is_some() || !cx.server.joint.has_peers() {
+        return Ok(None);
+    }
+    let Some(shard) = inherited.home(cx) else { return Ok(None) };
+    if txn.names().lookup(dir, name)?.is_some() {
+        return Err(Fault::Exists.into());
+    }
+    let node = NewDirectory {
+        mode: inherited.mode,
+        uid: cx.principal.uid,
+        gid: inherited.gid,
+        time: cx.now,
+        client: cx.client,
+        xattrs: inherited.xattrs(true),
+    };
+    cx.plan(vec![(shard, Part::MakeDirectory { parent: dir, node })])
+}
+
 /// Creates a regular file without a name (`O_TMPFILE`); `placement`: instead of the directory's.
 pub fn create_orphan(
     cx: &mut OpContext<'_>,
@@ -59,7 +106,7 @@ pub fn create_orphan(
     }
     let mut inherited = Inherited::new(cx, txn, &dir_attr, node)?;
     if let Some(placement) = placement {
-        super::xattr::check_layout(txn, placement)?;
+        super::xattr::check_layout(cx, txn, placement)?;
         inherited.layout = Some(placement.to_vec()).filter(|text| !text.is_empty());
     }
     let inherited = inherited.or_as_answered(cx);
@@ -174,11 +221,12 @@ pub fn reply(
     dir: Attr,
 ) -> Result<OpReply, Stop> {
     let (mut inline_max, mut placement, mut object) = (0, Bytes::default(), None);
+    let is_here = !cx.is_elsewhere(attr.ino);
     if attr.kind == FileKind::Regular {
         inline_max = txn.layouts().content_room(attr.ino)? as u32;
         object = super::data::object(cx, txn, attr.ino)?;
     }
-    if matches!(attr.kind, FileKind::Regular | FileKind::Directory) {
+    if is_here && matches!(attr.kind, FileKind::Regular | FileKind::Directory) {
         placement = super::data::placement(txn, attr.ino)?;
     }
     Ok(OpReply::Created {
@@ -283,15 +331,50 @@ impl Inherited {
         }
     }
 
-    fn store_xattrs(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
+    /// The shard that a new directory goes to, if it is another one.
+    fn home(&self, cx: &OpContext<'_>) -> Option<ShardId> {
+        let layout = Layout::from_attribute(self.layout.as_ref()?).ok()?;
+        match layout.home {
+            Home::Parent => None,
+            Home::Shard(shard) => Some(shard).filter(|&shard| cx.server.joint.is_peer(shard)),
+            Home::Spread => {
+                // One turn for each directory, however often its plan is made.
+                let turn = cx.waited.home.get().unwrap_or_else(|| cx.server.joint.next_in_turn());
+                cx.waited.home.set(Some(turn));
+                turn
+            }
+        }
+    }
+
+    /// Extended attributes of the new inode. `is_elsewhere`: of a directory on another shard.
+    fn xattrs(&self, is_elsewhere: bool) -> Vec<(Bytes, Bytes)> {
+        let mut all = Vec::new();
+        let mut add = |name: &[u8], value: Vec<u8>| all.push((Bytes(name.into()), Bytes(value)));
         if let Some(layout) = &self.layout {
-            txn.names().set_xattr(ino, ATTRIBUTE, layout)?;
+            let kept = match Layout::from_attribute(layout) {
+                Ok(layout) if is_elsewhere => Some(layout.of_child(true)),
+                // Of the directory's own server only this is not passed on.
+                Ok(layout) if layout.home == Home::Spread => Some(layout.of_child(false)),
+                _ => None,
+            };
+            match kept {
+                Some(layout) if layout == Layout::default() => {}
+                Some(layout) => add(ATTRIBUTE, layout.to_string().into_bytes()),
+                None => add(ATTRIBUTE, layout.clone()),
+            }
         }
         if let Some(acl) = &self.access {
-            txn.names().set_xattr(ino, acl::ACCESS, &acl.encode())?;
+            add(acl::ACCESS, acl.encode());
         }
         if let Some(acl) = &self.default {
-            txn.names().set_xattr(ino, acl::DEFAULT, &acl.encode())?;
+            add(acl::DEFAULT, acl.encode());
+        }
+        all
+    }
+
+    fn store_xattrs(&self, txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
+        for (name, value) in self.xattrs(false) {
+            txn.names().set_xattr(ino, &name.0, &value.0)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use proto::wire::Bytes;
 use types::limits::READDIR_MAX;
 use types::{Fault, FileKind, Ino, Name, Rights};
 
-use crate::context::{OpContext, applicable};
+use crate::context::{OpContext, applicable, elsewhere};
 use crate::uncommitted::MetaItem;
 
 /// Looks up a name in a directory.
@@ -19,8 +19,9 @@ pub fn lookup(
     want_dir: Rights,
 ) -> Result<OpReply, Stop> {
     let dir_attr = cx.dir(txn, dir)?;
-    let found = match txn.names().lookup(dir, name)? {
-        Some(ino) => {
+    let found = match txn.names().entry(dir, name)? {
+        Some((ino, kind)) if cx.is_elsewhere(ino) => Some(cx.leased(elsewhere(ino, kind))),
+        Some((ino, _)) => {
             let attr = cx.attr(txn, ino)?;
             let attr = cx.seen(attr);
             cx.want(&attr, want);

@@ -6,6 +6,7 @@ use types::limits::LINK_MAX;
 use types::{Fault, FileKind, Ino, Name, Rights};
 
 use crate::context::OpContext;
+use crate::joint::{Answer, Part};
 use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
 
@@ -17,6 +18,9 @@ pub fn link(
     (dir, name): (Ino, &Name),
     unnamed: bool,
 ) -> Result<OpReply, Stop> {
+    if cx.is_elsewhere(ino) {
+        return link_elsewhere(cx, txn, ino, (dir, name));
+    }
     let mut attr = cx.attr(txn, ino)?;
     let mut dir_attr = cx.live_dir(txn, dir)?;
     if attr.kind == FileKind::Directory {
@@ -53,4 +57,33 @@ pub fn link(
     cx.effects.outcome = Some(Outcome::Inode(ino));
     let current = types::Attr { size: seen.size, blocks: seen.blocks, mtime: seen.mtime, ..attr };
     Ok(OpReply::Linked { leased: cx.leased(current), dir: cx.leased(dir_attr) })
+}
+
+/// Adds a name to an inode that lives on another shard.
+fn link_elsewhere(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    (dir, name): (Ino, &Name),
+) -> Result<OpReply, Stop> {
+    let mut dir_attr = cx.live_dir(txn, dir)?;
+    let item = MetaItem::Name(dir, name.clone());
+    if txn.names().lookup(dir, name)?.is_some() {
+        cx.effects.reads.push(item);
+        return Err(Fault::Exists.into());
+    }
+    cx.need(dir, Rights::NAMES | Rights::ATTR);
+    cx.ready()?;
+    let Some(answers) = &cx.joint else {
+        let time = cx.now;
+        return cx.plan(vec![(ino.shard(), Part::GainName { ino, time })]);
+    };
+    let Some(&Answer::Changed { attr }) = answers.first() else {
+        return Err(Fault::Protocol.into());
+    };
+    txn.names().link_outside(dir, name, ino, attr.kind)?;
+    cx.touch_dir(txn, &mut dir_attr)?;
+    cx.effects.changes.extend([item, MetaItem::Names(dir)]);
+    cx.effects.outcome = Some(Outcome::Inode(ino));
+    Ok(OpReply::Linked { leased: cx.leased(attr), dir: cx.leased(dir_attr) })
 }

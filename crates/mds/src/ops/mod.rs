@@ -14,7 +14,7 @@ mod data;
 mod find;
 mod link;
 pub mod permission;
-mod remove;
+pub mod remove;
 mod rename;
 pub mod repeat;
 pub mod space;
@@ -22,11 +22,14 @@ mod swap;
 mod xattr;
 
 use mfs::{Cost, Stop, Txn};
-use proto::mds::{Op, OpReply};
+use proto::mds::{Op, OpReply, Principal};
 use proto::operation::{Class, CostClass};
 use types::Fault;
 
 use crate::context::OpContext;
+
+/// On whose behalf the server itself works.
+pub static SERVER_PRINCIPAL: Principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
 
 /// The cost of an operation that changes nothing.
 pub const READ: Cost = Cost::READ;

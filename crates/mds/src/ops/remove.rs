@@ -4,7 +4,8 @@ use mfs::{Stop, Txn};
 use proto::mds::OpReply;
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
-use crate::context::OpContext;
+use crate::context::{OpContext, elsewhere};
+use crate::joint::{Answer, Part};
 use crate::leases::NO_CLIENT;
 use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
@@ -19,11 +20,14 @@ pub fn unlink(
 ) -> Result<OpReply, Stop> {
     let mut dir_attr = cx.dir(txn, dir)?;
     cx.effects.reads.push(MetaItem::Name(dir, name.clone()));
-    let ino = txn.names().lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
-    let attr = cx.attr(txn, ino)?;
-    if attr.kind == FileKind::Directory {
+    let (ino, kind) = txn.names().entry(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
+    if kind == FileKind::Directory {
         return Err(Fault::IsDirectory.into());
     }
+    if cx.is_elsewhere(ino) {
+        return remove_elsewhere(cx, txn, (dir_attr, name), (ino, kind));
+    }
+    let attr = cx.attr(txn, ino)?;
     cx.need(dir, Rights::NAMES | Rights::ATTR);
     need_target(cx, &attr);
     cx.ready()?;
@@ -42,7 +46,13 @@ pub fn rmdir(
 ) -> Result<OpReply, Stop> {
     let mut dir_attr = cx.dir(txn, dir)?;
     cx.effects.reads.push(MetaItem::Name(dir, name.clone()));
-    let ino = txn.names().lookup(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
+    let (ino, kind) = txn.names().entry(dir, name)?.ok_or(Stop::Fault(Fault::NotFound))?;
+    if cx.is_elsewhere(ino) {
+        if kind != FileKind::Directory {
+            return Err(Fault::NotDirectory.into());
+        }
+        return remove_elsewhere(cx, txn, (dir_attr, name), (ino, kind));
+    }
     let attr = cx.dir(txn, ino)?;
     cx.effects.reads.push(MetaItem::Names(ino));
     if !txn.names().is_empty(ino)? && !planted(Bug::EmptyUnchecked) {
@@ -59,6 +69,39 @@ pub fn rmdir(
     cx.effects.changes.push(MetaItem::Attr(dir));
     record_removal(cx, dir, name, ino);
     Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir_attr), kept: cx.open_elsewhere(ino) })
+}
+
+/// Removes a name of an inode that lives on another shard, which removes the inode or counts the
+/// name.
+fn remove_elsewhere(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    (mut dir, name): (Attr, &Name),
+    (ino, kind): (Ino, FileKind),
+) -> Result<OpReply, Stop> {
+    cx.need(dir.ino, Rights::NAMES | Rights::ATTR);
+    cx.ready()?;
+    let is_directory = kind == FileKind::Directory;
+    let Some(answers) = &cx.joint else {
+        let time = cx.now;
+        let part = match is_directory {
+            true => Part::RemoveDirectory { ino, time },
+            false => Part::LoseName { ino, time },
+        };
+        return cx.plan(vec![(ino.shard(), part)]);
+    };
+    let attr = match answers.first_of(ino.shard()) {
+        Some(Answer::Changed { attr }) => *attr,
+        _ => elsewhere(ino, kind),
+    };
+    txn.names().remove_name(dir.ino, name)?;
+    if is_directory {
+        dir.nlink = dir.nlink.saturating_sub(1);
+        cx.effects.changes.push(MetaItem::Attr(dir.ino));
+    }
+    cx.touch_dir(txn, &mut dir)?;
+    record_removal(cx, dir.ino, name, ino);
+    Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir), kept: true })
 }
 
 fn record_removal(cx: &mut OpContext<'_>, dir: Ino, name: &Name, ino: Ino) {

@@ -35,6 +35,9 @@ pub fn rename(
     if flags & !known != 0 || (exchange && (no_replace || whiteout)) {
         return Err(Fault::Invalid.into());
     }
+    if cx.server.joint.has_peers() && crosses_shards(cx, txn, from, to)? {
+        return Err(Fault::CrossDevice.into());
+    }
     let from_attr = cx.dir(txn, from.0)?;
     let to_attr = cx.live_dir(txn, to.0)?;
     let items = [MetaItem::Name(from.0, from.1.clone()), MetaItem::Name(to.0, to.1.clone())];
@@ -120,6 +123,26 @@ pub fn rename(
     let (moved, from, to) = (cx.leased(moved), cx.leased(from_attr), cx.leased(to_attr));
     let kept = cx.open_elsewhere(over);
     Ok(OpReply::Renamed { moved, replaced, from, to, kept, whiteout })
+}
+
+/// Does the rename concern another shard? Programs copy then.
+fn crosses_shards(
+    cx: &OpContext<'_>,
+    txn: &mut Txn<'_>,
+    from: (Ino, &Name),
+    to: (Ino, &Name),
+) -> Result<bool, Stop> {
+    if cx.is_elsewhere(from.0) || cx.is_elsewhere(to.0) {
+        return Ok(true);
+    }
+    for (dir, name) in [from, to] {
+        if let Some((ino, _)) = txn.names().entry(dir, name)?
+            && cx.is_elsewhere(ino)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Of a replay: the whiteout as it was answered.

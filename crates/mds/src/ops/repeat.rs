@@ -5,9 +5,9 @@ use mfs::{Stop, Txn};
 use proto::mds::{Op, OpReply};
 use proto::operation::Class;
 use proto::wire::Appended;
-use types::{Attr, Fault, FileKind, Ino, Timestamp};
+use types::{Attr, Fault, FileKind, Ino};
 
-use crate::context::OpContext;
+use crate::context::{OpContext, elsewhere};
 use crate::recovery::kept_results::Outcome;
 
 /// The reply to `op`, whose outcome was `outcome`.
@@ -25,6 +25,11 @@ pub fn reply(
         return Err(protocol);
     }
     Ok(match op {
+        Op::Create { dir, node, .. } if cx.is_elsewhere(inode(outcome)?) => {
+            let attr = elsewhere(inode(outcome)?, node.kind);
+            let dir = find(txn, *dir)?;
+            super::create::reply(cx, txn, attr, dir)?
+        }
         Op::Create { dir, want, .. } | Op::CreateTmpfile { dir, want, .. } => {
             let (attr, dir) = (find(txn, inode(outcome)?)?, find(txn, *dir)?);
             super::create::want(cx, &attr, *want);
@@ -119,22 +124,6 @@ fn renamed(
 
 /// The inode's attributes; if it is gone, those of an orphan.
 fn find(txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
-    let zero = Timestamp::default();
-    let gone = Attr {
-        ino,
-        kind: FileKind::Regular,
-        mode: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        atime: zero,
-        mtime: zero,
-        ctime: zero,
-        btime: zero,
-        version: u64::MAX,
-    };
+    let gone = Attr { version: u64::MAX, ..elsewhere(ino, FileKind::Regular) };
     Ok(txn.names().attr(ino)?.unwrap_or(gone))
 }

@@ -2,7 +2,7 @@
 
 use mfs::{Stop, Txn};
 use proto::mds::OpReply;
-use proto::placement::{ATTRIBUTE, Layout};
+use proto::placement::{ATTRIBUTE, Home, Layout};
 use proto::wire::Bytes;
 use types::limits::{XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 use types::{Attr, Fault, FileKind, Ino, Rights};
@@ -85,7 +85,7 @@ pub fn set(
     cx.effects.reads.push(MetaItem::Attr(ino));
     check_kind(name, attr.kind)?;
     if name == ATTRIBUTE {
-        check_layout(txn, change.value)?;
+        check_layout(cx, txn, change.value)?;
     }
     let old = txn.names().xattr(ino, name)?;
     if change.flags & CREATE != 0 && old.is_some() {
@@ -184,8 +184,14 @@ fn check_kind(name: &[u8], kind: FileKind) -> Result<(), Stop> {
 }
 
 /// A layout must be one, and name only zones that exist.
-pub fn check_layout(txn: &mut Txn<'_>, value: &[u8]) -> Result<(), Stop> {
+pub fn check_layout(cx: &OpContext<'_>, txn: &mut Txn<'_>, value: &[u8]) -> Result<(), Stop> {
     let layout = Layout::from_attribute(value).map_err(|_| Stop::Fault(Fault::Invalid))?;
+    if let Home::Shard(shard) = layout.home
+        && shard != cx.server.runtime.shard
+        && !cx.server.joint.is_peer(shard)
+    {
+        return Err(Fault::Invalid.into());
+    }
     let pags = txn.space().pags()?;
     let known = |zone| pags.iter().any(|pag| pag.id == zone);
     if layout.zones.into_iter().all(known) { Ok(()) } else { Err(Fault::Invalid.into()) }

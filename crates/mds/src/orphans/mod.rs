@@ -23,7 +23,7 @@ use env::sync::Notify;
 use types::{Bug, ClientId, HashSet, Ino, Rights, planted};
 
 pub use self::reaper::run;
-use crate::leases::Leases;
+use crate::leases::{Leases, NO_CLIENT};
 use crate::runtime::Runtime;
 
 /// See the module.
@@ -35,6 +35,8 @@ pub struct Orphans {
     freeing: RefCell<HashSet<Ino>>,
     /// Those of `freeing` that the reaper has not begun with.
     queue: RefCell<VecDeque<Ino>>,
+    /// Those that a joint operation has made, and that it will give a name.
+    held: RefCell<HashSet<Ino>>,
     wake: Notify,
     idle: Notify,
     allowed: Cell<bool>,
@@ -49,6 +51,7 @@ impl Orphans {
             orphans: RefCell::default(),
             freeing: RefCell::default(),
             queue: RefCell::default(),
+            held: RefCell::default(),
             wake: Notify::new(),
             idle: Notify::new(),
             allowed: Cell::new(false),
@@ -94,6 +97,22 @@ impl Orphans {
             return;
         }
         self.leases.recall_open_of(client, ino);
+    }
+
+    /// A joint operation has made the inode, and will give it a name: it is not freed.
+    pub fn hold(&self, ino: Ino) {
+        self.held.borrow_mut().insert(ino);
+    }
+
+    /// The inode that was held has its name.
+    pub fn unhold(&self, ino: Ino) {
+        self.held.borrow_mut().remove(&ino);
+    }
+
+    /// The inode that was held gets no name: it is an orphan as others are.
+    pub fn release(&self, ino: Ino) {
+        self.unhold(ino);
+        self.orphaned(NO_CLIENT, ino);
     }
 
     /// The inode has a name again.

@@ -30,7 +30,7 @@ impl Orphans {
             let Some((found, _)) = found else { return };
             let Some(&last) = found.last() else { return };
             for ino in found {
-                if !self.is_freeing(ino) {
+                if !self.is_freeing(ino) && !self.held.borrow().contains(&ino) {
                     self.orphaned(NO_CLIENT, ino);
                 }
             }

@@ -1,0 +1,465 @@
+//! Carries out what the machine asks for, and brings it what happens.
+
+use std::rc::Rc;
+
+use commitment::{Action, Entry, Envelope, Message, Outcome, Record, TxnId, Wait};
+use mfs::{Cost, Reserve, Stop, StoreError, Txn};
+use proto::mds::Letter;
+use proto::wire::{Reader, Wire};
+use types::{Duration, Epoch, Fault, Ino, ShardId, Transno};
+
+use super::job::{Job, Open, Share};
+use super::part::{self, Answer, Part};
+use super::{ANSWER_PATIENCE, GATE_PATIENCE, coordinate, letter};
+use crate::context::{Effects, OpContext, Waited};
+use crate::leases::{NO_CLIENT, open_recalled, recall};
+use crate::ops::SERVER_PRINCIPAL;
+use crate::recovery::kept_results::OutcomeRecord;
+use crate::server::Server;
+
+/// Pause before a write is tried again that had no room.
+const RETRY: Duration = Duration::from_millis(100);
+/// Pause between two looks for operations that have waited for too long.
+const TICK: Duration = Duration::from_millis(500);
+/// A part may take what removals may: its shard has promised it.
+const APPLY: Cost = Cost { reserve: Reserve::Replay, ..Cost::STEP };
+
+/// Another shard has this epoch, and can be reached.
+pub fn reached(server: &Rc<Server>, shard: ShardId, epoch: Epoch) {
+    let mut actions = Vec::new();
+    server.joint.site.borrow_mut().peer(shard, epoch, &mut actions);
+    perform(server, actions);
+}
+
+/// Letters have come from another shard.
+///
+/// # Errors
+/// `Protocol`: one of them is not to be understood, or not from a server of this namespace.
+pub fn hear(server: &Rc<Server>, letters: &[Letter]) -> Result<(), Fault> {
+    for letter in letters {
+        let Some(envelope) = letter::envelope(letter) else { return Err(Fault::Protocol) };
+        let joint = &server.joint;
+        if !joint.is_peer(envelope.from) || envelope.to != server.runtime.shard {
+            return Err(Fault::Protocol);
+        }
+        let is_new = take_body(server, &envelope, &letter.body.0)?;
+        let mut actions = Vec::new();
+        joint.site.borrow_mut().receive(envelope, &mut actions);
+        if is_new && !joint.site.borrow().is_open(envelope.id) {
+            // The machine does not take it up: it is late, or has been refused before.
+            joint.open.borrow_mut().remove(&envelope.id);
+        }
+        perform(server, actions);
+    }
+    Ok(())
+}
+
+/// Keeps what a letter carries beside its message, before the machine acts on that. Yields whether
+/// it is the first one of its operation.
+fn take_body(server: &Rc<Server>, envelope: &Envelope, body: &[u8]) -> Result<bool, Fault> {
+    let mut open = server.joint.open.borrow_mut();
+    let now = server.runtime.env.now();
+    let mut reader = Reader::new(body);
+    match envelope.message {
+        Message::UpdateReq { .. } if !open.contains_key(&envelope.id) => {
+            let parts = Vec::<Part>::get(&mut reader).map_err(|_| Fault::Protocol)?;
+            let (gates, made, answers) = (Vec::new(), Vec::new(), Vec::new());
+            let job = Job::Works { parts, gates, made, answers };
+            open.insert(envelope.id, Rc::new(Open::new(job, Waited::default(), now)));
+            return Ok(true);
+        }
+        Message::Updated | Message::Prepared | Message::Ask => {
+            if let Some(it) = open.get(&envelope.id)
+                && !body.is_empty()
+            {
+                let answers = Vec::<Answer>::get(&mut reader).map_err(|_| Fault::Protocol)?;
+                let mut known = it.answers.borrow_mut();
+                // In two phases UPDATED may be late, and a worker knows more at PREPARED.
+                if envelope.message != Message::Updated || !known.contains_key(&envelope.from) {
+                    known.insert(envelope.from, Ok(answers));
+                }
+            }
+        }
+        Message::Refused => {
+            if let Some(it) = open.get(&envelope.id) {
+                let fault = Fault::get(&mut reader).unwrap_or(Fault::Busy);
+                it.answers.borrow_mut().insert(envelope.from, Err(fault));
+            }
+        }
+        _ => {}
+    }
+    Ok(false)
+}
+
+/// Queues actions, each behind those of its operation.
+pub fn perform(server: &Rc<Server>, actions: Vec<Action>) {
+    for action in actions {
+        let id = match &action {
+            Action::Send(envelope) => envelope.id,
+            Action::Write { id, .. }
+            | Action::Plan(id)
+            | Action::Unlock(id)
+            | Action::Reply(id, _)
+            | Action::Suspect(id, _) => *id,
+        };
+        let open = server.joint.open.borrow().get(&id).cloned();
+        match (open, action) {
+            (Some(open), action) => {
+                open.since.set(server.runtime.env.now());
+                open.queue.borrow_mut().push_back(action);
+                if !open.is_running.replace(true) {
+                    server.runtime.env.spawn(carry_out(server.clone(), id, open));
+                }
+            }
+            // An answer about an operation of which this shard keeps nothing.
+            (None, Action::Send(envelope)) => send(server, None, &envelope),
+            (None, _) => {}
+        }
+    }
+    server.joint.changed.notify_all();
+}
+
+/// Carries out the actions of an operation until none is left.
+async fn carry_out(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
+    loop {
+        let Some(action) = open.queue.borrow_mut().pop_front() else { break };
+        match action {
+            Action::Send(envelope) => send(&server, Some(&open), &envelope),
+            Action::Write { id, record, keeps, wait } => {
+                let written = write(&server, &open, (id, record), keeps.as_ref()).await;
+                let Ok(transno) = written else { return };
+                if wait != Wait::Lazy {
+                    server.runtime.env.spawn(log(server.clone(), (id, record), transno));
+                }
+            }
+            Action::Plan(id) => server.runtime.env.spawn(plan(server.clone(), id, open.clone())),
+            Action::Unlock(_) => server.joint.unlock(&open),
+            Action::Reply(_, outcome) => reply(&open, outcome),
+            Action::Suspect(_, worker) => server.runtime.log(&format!(
+                "joint operation {id} waits for shard {worker}, which does not answer"
+            )),
+        }
+    }
+    open.is_running.set(false);
+    if !server.joint.site.borrow().is_open(id) {
+        server.joint.unlock(&open);
+        server.joint.open.borrow_mut().remove(&id);
+    }
+    server.joint.changed.notify_all();
+    server.runtime.event_ended();
+}
+
+/// Waits until a record is durable, and lets the machine know.
+async fn log(server: Rc<Server>, (id, record): (TxnId, Record), transno: Transno) {
+    if server.runtime.wait_durable(transno).await.is_ok() {
+        let mut actions = Vec::new();
+        server.joint.site.borrow_mut().logged(id, record, &mut actions);
+        perform(&server, actions);
+    }
+}
+
+fn reply(open: &Open, outcome: Outcome) {
+    if outcome == Outcome::Aborted {
+        let answers = open.answers.borrow();
+        let refusal = answers.values().find_map(|answer| answer.as_ref().err().copied());
+        *open.ending.borrow_mut() = Some(Err(refusal.unwrap_or(Fault::Busy)));
+        open.is_decided.set(true);
+    }
+    open.ended.notify_all();
+}
+
+fn send(server: &Server, open: Option<&Open>, envelope: &Envelope) {
+    let body = match (envelope.message, open) {
+        (Message::UpdateReq { .. }, Some(open)) => match &*open.job.borrow() {
+            Job::Coordinates { it } => {
+                let mine = |share: &&Share| share.shard == envelope.to.0;
+                let parts = it.shares.iter().find(mine).map(|share| share.parts.to_bytes());
+                parts.unwrap_or_default()
+            }
+            _ => return,
+        },
+        (Message::Updated | Message::Prepared | Message::Ask, Some(open)) => {
+            open.own.borrow().to_bytes()
+        }
+        (Message::Refused, _) => {
+            let fault = open.and_then(|open| open.refusal.get()).unwrap_or(Fault::Busy);
+            fault.to_bytes()
+        }
+        _ => Vec::new(),
+    };
+    if let Some(peer) = server.joint.peers.get(&envelope.to) {
+        peer.send(&server.runtime, letter::letter(envelope, body));
+    }
+}
+
+/// Writes a record, with what the shard keeps afterwards. If there is no room it tries again: what
+/// was promised is not refused.
+async fn write(
+    server: &Rc<Server>,
+    open: &Rc<Open>,
+    (id, record): (TxnId, Record),
+    keeps: Option<&Entry>,
+) -> Result<Transno, ()> {
+    let mut said = false;
+    loop {
+        let written = match record {
+            Record::Committed => commit(server, open, id, keeps).await,
+            _ => note(server, open, (id, record), keeps).await,
+        };
+        match written {
+            Ok(transno) => return Ok(transno),
+            Err(StoreError::Fault(fault)) => {
+                if !std::mem::replace(&mut said, true) {
+                    let text = format!("joint operation {id}: {record:?}: {fault}; trying again");
+                    server.runtime.log(&text);
+                }
+                server.runtime.env.sleep(RETRY).await;
+            }
+            Err(error) => {
+                server.runtime.note_failure(&error, "writing of a joint operation");
+                return Err(());
+            }
+        }
+        if server.runtime.is_stopping() {
+            return Err(());
+        }
+    }
+}
+
+/// Writes a record that applies nothing.
+async fn note(
+    server: &Rc<Server>,
+    open: &Open,
+    (id, record): (TxnId, Record),
+    keeps: Option<&Entry>,
+) -> Result<Transno, StoreError> {
+    let job = open.job.borrow().clone();
+    let Job::Works { parts, gates, made, answers } = job else {
+        let bytes = job.to_bytes();
+        let wrote = server.runtime.mfs.run(APPLY, |txn| keep(txn, id, keeps, Some(&bytes)));
+        return Ok(wrote.await?.1);
+    };
+    if record != Record::Prepared {
+        let wrote = server.runtime.mfs.run(APPLY, |txn| keep(txn, id, keeps, None)).await?;
+        for ino in made {
+            server.orphans.release(ino);
+        }
+        return Ok(wrote.1);
+    }
+    let mut prepared = Job::Works { parts: parts.clone(), gates, made, answers };
+    let wrote = server.runtime.mfs.run(Cost::STEP, |txn| {
+        let Job::Works { made, answers, .. } = &mut prepared else { return Ok(()) };
+        made.clear();
+        for (part, answer) in parts.iter().zip(answers) {
+            if let Some(ino) = part::prepare(txn, part)? {
+                made.push(ino);
+                *answer = Answer::Made { ino };
+            }
+        }
+        keep(txn, id, keeps, Some(&prepared.to_bytes()))
+    });
+    let (_, transno) = wrote.await?;
+    if let Job::Works { made, answers, .. } = &prepared {
+        open.own.borrow_mut().clone_from(answers);
+        made.iter().for_each(|&ino| server.orphans.hold(ino));
+        server.joint.close(open, made);
+        *open.made.borrow_mut() = Some(server.leases.enter(made.clone()).await);
+    }
+    *open.job.borrow_mut() = prepared;
+    Ok(transno)
+}
+
+fn keep(
+    txn: &mut Txn<'_>,
+    id: TxnId,
+    keeps: Option<&Entry>,
+    bytes: Option<&[u8]>,
+) -> Result<(), Stop> {
+    match keeps {
+        Some(entry) => txn.intents().put(id, entry, bytes),
+        None => txn.intents().remove(id).map(drop),
+    }
+}
+
+/// COMMITTED: applies what this shard has of the operation.
+async fn commit(
+    server: &Rc<Server>,
+    open: &Rc<Open>,
+    id: TxnId,
+    keeps: Option<&Entry>,
+) -> Result<Transno, StoreError> {
+    let job = open.job.borrow().clone();
+    match job {
+        Job::Coordinates { it } => {
+            coordinate::commit(server, open, &it, |txn| keep(txn, id, keeps, None)).await
+        }
+        Job::Works { parts, made, .. } => {
+            let ran = run_parts(server, open, (&parts, &made), |txn, answers| {
+                let worked = Job::Worked { answers: answers.to_vec() };
+                keep(txn, id, keeps, Some(&worked.to_bytes()))
+            });
+            let (answers, transno, effects) = ran.await?;
+            *open.own.borrow_mut() = answers;
+            made.iter().for_each(|&ino| server.orphans.unhold(ino));
+            apply(server, NO_CLIENT, effects, transno);
+            Ok(transno)
+        }
+        // A restart has found it: only the end is written.
+        Job::Worked { .. } => {
+            let wrote = server.runtime.mfs.run(APPLY, |txn| keep(txn, id, keeps, None));
+            Ok(wrote.await?.1)
+        }
+    }
+}
+
+/// Runs parts as one transaction. Needs are met: the operation holds its gates.
+async fn run_parts(
+    server: &Rc<Server>,
+    open: &Open,
+    (parts, made): (&[Part], &[Ino]),
+    mut last: impl FnMut(&mut Txn<'_>, &[Answer]) -> Result<(), Stop>,
+) -> Result<(Vec<Answer>, Transno, Effects), StoreError> {
+    let mut effects = Effects::default();
+    let waited = open.waited.take();
+    let ran = server.runtime.mfs.run(APPLY, |txn| {
+        let mut cx = context(server, &waited, true);
+        let mut answers = Vec::with_capacity(parts.len());
+        let (mut all, mut made) = (Ok(()), made.iter().copied());
+        for part in parts {
+            match part::execute(&mut cx, txn, part, &mut made) {
+                Ok(answer) => answers.push(answer),
+                Err(stop) => {
+                    all = Err(stop);
+                    break;
+                }
+            }
+        }
+        effects = cx.effects;
+        all?;
+        last(txn, &answers)?;
+        Ok(answers)
+    });
+    let ran = ran.await;
+    open.waited.replace(waited);
+    let (answers, transno) = ran?;
+    Ok((answers, transno, effects))
+}
+
+/// The context of parts, for the server itself. `is_sure`: what they need is met.
+fn context<'a>(server: &'a Server, waited: &'a Waited, is_sure: bool) -> OpContext<'a> {
+    const NOTHING_KEPT: &OutcomeRecord = &OutcomeRecord::new();
+    OpContext {
+        server,
+        client: NO_CLIENT,
+        principal: &SERVER_PRINCIPAL,
+        now: server.runtime.stamp(),
+        kept: NOTHING_KEPT,
+        replayed: None,
+        replay: is_sure,
+        squashed: false,
+        waited,
+        joint: None,
+        effects: Effects::default(),
+    }
+}
+
+/// Applies what a transaction of a joint operation decided, at the instant it succeeded.
+pub fn apply(server: &Server, client: types::ClientId, effects: Effects, transno: Transno) {
+    let durable = server.runtime.mfs.last_committed();
+    server.uncommitted.note(effects.changes, client, (transno, durable), false);
+    for ino in effects.relinked {
+        server.orphans.relinked(ino);
+    }
+    for (ino, returns) in effects.orphaned {
+        server.orphans.orphaned(returns, ino);
+    }
+    server.runtime.event_ended();
+}
+
+/// A worker's plan: takes the gates, has clients give up what stands in the way, and tries the
+/// parts without keeping what they change.
+async fn plan(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
+    let prepared = server.runtime.env.timeout(GATE_PATIENCE, prepare(&server, &open)).await;
+    let possible = match prepared.unwrap_or(Err(Fault::Busy)) {
+        Ok(()) => true,
+        Err(fault) => {
+            open.refusal.set(Some(fault));
+            false
+        }
+    };
+    let mut actions = Vec::new();
+    server.joint.site.borrow_mut().planned(id, possible, &mut actions);
+    perform(&server, actions);
+}
+
+async fn prepare(server: &Rc<Server>, open: &Open) -> Result<(), Fault> {
+    server.recovery.ended().await;
+    let Job::Works { parts, .. } = open.job.borrow().clone() else { return Err(Fault::Protocol) };
+    let mut waited = Waited::default();
+    loop {
+        let (mut effects, mut done) = (Effects::default(), None);
+        let tried = server.runtime.mfs.run(Cost::STEP, |txn| {
+            let mut cx = context(server, &waited, false);
+            let mut none = std::iter::empty();
+            let ran: Result<Vec<Answer>, Stop> =
+                parts.iter().map(|part| part::execute(&mut cx, txn, part, &mut none)).collect();
+            effects = cx.effects;
+            done = Some(ran?);
+            // Nothing of it is kept.
+            Err::<(), Stop>(Fault::Busy.into())
+        });
+        let fault = match tried.await {
+            Ok(_) => Fault::Protocol,
+            Err(error) => {
+                server.runtime.note_failure(&error, "planning a joint operation");
+                error.fault()
+            }
+        };
+        if done.is_none() && !effects.missing && effects.glimpse.is_empty() {
+            return Err(fault);
+        }
+        let inos: Vec<_> = effects.needs.iter().map(|need| need.ino).collect();
+        let held = waited.gates.as_ref().is_some_and(|gates| gates.cover(&inos));
+        if let Some(found) = done
+            && (held || inos.is_empty())
+        {
+            server.joint.close(open, &inos);
+            if let Job::Works { gates, answers, .. } = &mut *open.job.borrow_mut() {
+                *gates = inos;
+                answers.clone_from(&found);
+            }
+            *open.own.borrow_mut() = found;
+            *open.waited.borrow_mut() = waited;
+            return Ok(());
+        }
+        if !effects.glimpse.is_empty() && !effects.missing && held {
+            coordinate::glimpse_all(server, &effects, &mut waited).await;
+            continue;
+        }
+        waited.gates = None;
+        let (leases, evictions) = (&server.leases, &*server.evictions);
+        waited.gates = Some(recall(leases, evictions, NO_CLIENT, &effects.needs, None).await);
+        waited.open_asked.extend(open_recalled(&effects.needs));
+    }
+}
+
+/// Asks the machine what to do with operations that have waited for too long.
+pub async fn remind(server: Rc<Server>) {
+    while !server.runtime.is_stopping() {
+        server.runtime.env.sleep(TICK).await;
+        let now = server.runtime.env.now();
+        let late: Vec<TxnId> = {
+            let open = server.joint.open.borrow();
+            let late = |it: &Rc<Open>| now.since(it.since.get()) > ANSWER_PATIENCE;
+            open.iter().filter(|(_, it)| late(it)).map(|(&id, _)| id).collect()
+        };
+        for id in late {
+            if let Some(it) = server.joint.open.borrow().get(&id) {
+                it.since.set(now);
+            }
+            let mut actions = Vec::new();
+            server.joint.site.borrow_mut().overdue(id, &mut actions);
+            perform(&server, actions);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! A joint operation that is not over: what its entry in the store keeps, and what the server has
+//! beside it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+
+use commitment::Action;
+use env::sync::Notify;
+use proto::mds::{Op, OpReply, Principal};
+use proto::wire::{Bytes, Malformed, Reader, Wire};
+use proto::{wire_enum, wire_struct};
+use types::{ClientId, Fault, Ino, Instant, ShardId, Timestamp, Transno};
+
+use super::part::{Answer, Part};
+use crate::context::Waited;
+use crate::leases::HeldGates;
+use crate::recovery::kept_results::Outcome;
+
+wire_struct! {
+    /// The parts of one shard.
+    pub struct Share {
+        /// The shard.
+        pub shard: u8,
+        /// Its parts, in order.
+        pub parts: Vec<Part>,
+    }
+
+    /// An operation that this shard coordinates.
+    pub struct Coordination {
+        /// Whose request it is.
+        pub client: ClientId,
+        /// The request's slot.
+        pub slot: u16,
+        /// Its number there.
+        pub seq: u32,
+        /// Which operation of the request it is.
+        pub index: u8,
+        /// Outcomes of the request's earlier operations, as a kept reply has them.
+        pub record: Bytes,
+        /// The user on whose behalf it runs.
+        pub principal: Principal,
+        /// The time of the operation.
+        pub time: Timestamp,
+        /// The operation.
+        pub op: Op,
+        /// What other shards do.
+        pub shares: Vec<Share>,
+        /// Inodes of this shard whose gates it holds.
+        pub gates: Vec<Ino>,
+    }
+}
+
+wire_enum! {
+    /// What an entry keeps beside its state.
+    pub enum Job {
+        /// The shard coordinates it.
+        Coordinates = 1 { it: Coordination, },
+        /// The shard is a worker, and has not committed. `made`: orphans that its parts need, made
+        /// with PREPARED. `answers`: what it has answered.
+        Works = 2 { parts: Vec<Part>, gates: Vec<Ino>, made: Vec<Ino>, answers: Vec<Answer>, },
+        /// The shard is a worker that has committed (1PC).
+        Worked = 3 { answers: Vec<Answer>, },
+    }
+}
+
+impl Job {
+    /// What an entry's bytes say.
+    ///
+    /// # Errors
+    /// They are not those of a job.
+    pub fn of(bytes: &[u8]) -> Result<Job, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let job = Job::get(&mut reader)?;
+        if reader.remaining() > 0 {
+            return Err(Malformed("bytes after a joint operation"));
+        }
+        Ok(job)
+    }
+}
+
+/// How a coordinated operation ended: its reply, what is kept of it, and its transaction; or why
+/// nothing happened.
+pub type Ending = Result<(OpReply, Option<Outcome>, Transno), Fault>;
+
+/// See the module.
+pub struct Open {
+    pub job: RefCell<Job>,
+    /// Gates that it holds.
+    pub waited: RefCell<Waited>,
+    /// Gates of inodes that it has made, which nobody can have found before.
+    pub made: RefCell<Option<HeldGates>>,
+    /// Inodes that nobody reads before it has ended, so that nobody sees it half done.
+    pub closed: RefCell<Vec<Ino>>,
+    /// What is still to do, in order.
+    pub queue: RefCell<VecDeque<Action>>,
+    /// Somebody carries the queue out.
+    pub is_running: Cell<bool>,
+    /// Of a coordinator: what workers have answered, or why one has refused.
+    pub answers: RefCell<BTreeMap<ShardId, Result<Vec<Answer>, Fault>>>,
+    /// Of a worker: its own answers.
+    pub own: RefCell<Vec<Answer>>,
+    /// Of a worker: why it has refused.
+    pub refusal: Cell<Option<Fault>>,
+    /// Of a coordinator: how it ended. Its request waits for `ended`.
+    pub ending: RefCell<Option<Ending>>,
+    pub ended: Notify,
+    /// Of a coordinator: it is applied, or never will be.
+    pub is_decided: Cell<bool>,
+    /// When the machine last heard of it.
+    pub since: Cell<Instant>,
+}
+
+impl Open {
+    pub fn new(job: Job, waited: Waited, now: Instant) -> Open {
+        Open {
+            job: RefCell::new(job),
+            waited: RefCell::new(waited),
+            made: RefCell::default(),
+            closed: RefCell::default(),
+            queue: RefCell::default(),
+            is_running: Cell::new(false),
+            answers: RefCell::default(),
+            own: RefCell::default(),
+            refusal: Cell::new(None),
+            ending: RefCell::default(),
+            ended: Notify::new(),
+            is_decided: Cell::new(false),
+            since: Cell::new(now),
+        }
+    }
+}

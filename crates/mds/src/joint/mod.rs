@@ -1,0 +1,198 @@
+//! Joint operations: those that change what several shards hold (003).
+//!
+//! The server that gets a request runs the operation as a plan, which changes nothing and says
+//! which [`Part`]s other shards have. It takes its own gates, and `commitment` decides with the
+//! workers. COMMITTED is then the operation's ordinary transaction, with the workers' answers.
+//!
+//! | file | what |
+//! |---|---|
+//! | `part` | what a worker does, and what it answers |
+//! | `job` | an open operation, as it is kept and as the server has it |
+//! | `coordinate` | a request that turns out to be joint |
+//! | `drive` | carries out what the machine asks for |
+//! | `peer` | the session with another server |
+//! | `recover` | after a restart |
+//! | `letter` | messages on the wire |
+//!
+//! Invariants:
+//! - the actions of one operation are carried out one after the other, in the machine's order;
+//! - nothing of an operation is in the store before COMMITTED but its entry;
+//! - its gates are held until the machine frees them, whatever becomes of its request.
+
+mod coordinate;
+mod drive;
+mod job;
+mod letter;
+mod part;
+mod peer;
+mod recover;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use commitment::{Counts, Guards, Protocol, Site, TxnId};
+use env::Env;
+use env::sync::Notify;
+use types::{ClientId, Duration, HashMap, Ino, ShardId};
+
+pub use self::coordinate::{Answers, Coordinated, Planned, coordinate};
+pub use self::drive::hear;
+use self::job::{Job, Open};
+pub use self::part::{Answer, NewDirectory, Part};
+use self::peer::Peer;
+pub use self::peer::run;
+pub use self::recover::recover;
+use crate::runtime::Runtime;
+
+/// How long a part waits at a worker for gates and for clients, before it is refused.
+const GATE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an operation waits for an answer before the machine is asked what to do.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(7);
+
+/// All joint operations of this shard. See the module.
+pub struct Joint {
+    site: RefCell<Site>,
+    open: RefCell<BTreeMap<TxnId, Rc<Open>>>,
+    peers: BTreeMap<ShardId, Rc<Peer>>,
+    /// Notified when operations that a restart has found are decided, and when one is over.
+    changed: Notify,
+    /// Inodes that joint operations close to readers, and how many do.
+    closed: RefCell<HashMap<Ino, usize>>,
+    /// Directories that were placed in turn.
+    turns: Cell<usize>,
+    protocol: Protocol,
+}
+
+impl Joint {
+    /// Those of a server that has found none.
+    pub fn new(runtime: &Runtime) -> Joint {
+        let (shard, epoch) = (runtime.shard, runtime.identity.epoch);
+        let others = runtime.config.servers.iter().flat_map(|server| {
+            server.shards.iter().map(|&other| (ShardId(other), server.addresses.clone()))
+        });
+        let peers = others.filter(|(other, _)| *other != shard);
+        Joint {
+            site: RefCell::new(Site::new(shard, epoch, Guards::ALL)),
+            open: RefCell::default(),
+            closed: RefCell::default(),
+            peers: peers.map(|(other, at)| (other, Rc::new(Peer::new(other, at)))).collect(),
+            changed: Notify::new(),
+            turns: Cell::new(0),
+            protocol: runtime.config.protocol,
+        }
+    }
+
+    /// Are the operations decided that a restart has found? Before that nobody is served: their
+    /// gates may have been open when the server died (003 §III.D).
+    pub fn is_ready(&self) -> bool {
+        self.site.borrow().is_ready()
+    }
+
+    /// Waits until [`Joint::is_ready`].
+    pub async fn ready(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.is_ready() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until it is decided what becomes of a joint operation of this request, if there is
+    /// one. A restart may have found it, and the client sends the request again.
+    pub async fn settled(&self, client: ClientId, slot: u16, seq: u32) {
+        let is_of = |open: &Rc<Open>| match &*open.job.borrow() {
+            Job::Coordinates { it } => (it.client, it.slot, it.seq) == (client, slot, seq),
+            Job::Works { .. } | Job::Worked { .. } => false,
+        };
+        loop {
+            let changed = self.changed.notified();
+            if !self.open.borrow().values().any(|open| is_of(open) && !open.is_decided.get()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Would a reader see a joint operation half done?
+    pub fn is_closed(&self, ino: Ino) -> bool {
+        let closed = self.closed.borrow();
+        !closed.is_empty() && closed.contains_key(&ino)
+    }
+
+    /// From now on nobody reads these inodes, whose gates the operation holds.
+    fn close(&self, open: &Open, inos: &[Ino]) {
+        let mut closed = self.closed.borrow_mut();
+        for &ino in inos {
+            *closed.entry(ino).or_default() += 1;
+        }
+        open.closed.borrow_mut().extend(inos);
+    }
+
+    /// Opens what the operation has closed, and its gates.
+    fn unlock(&self, open: &Open) {
+        let mut closed = self.closed.borrow_mut();
+        for ino in open.closed.borrow_mut().drain(..) {
+            if let Some(count) = closed.get_mut(&ino) {
+                *count -= 1;
+                if *count == 0 {
+                    closed.remove(&ino);
+                }
+            }
+        }
+        open.waited.borrow_mut().gates = None;
+        *open.made.borrow_mut() = None;
+    }
+
+    /// Has the namespace other shards?
+    pub fn has_peers(&self) -> bool {
+        !self.peers.is_empty()
+    }
+
+    /// How long a request waits before it asks again for what a shard has refused as busy. Each
+    /// time is another one, so that two that refuse each other do not meet again.
+    pub fn pause(&self, env: &Env) -> Duration {
+        Duration::from_millis(10 + env.random_u64() % 100)
+    }
+
+    /// Is it a shard of this namespace, another than this server's?
+    pub fn is_peer(&self, shard: ShardId) -> bool {
+        self.peers.contains_key(&shard)
+    }
+
+    /// The shard whose turn it is to get a directory; `None`: this server's own.
+    pub fn next_in_turn(&self) -> Option<ShardId> {
+        let turn = self.turns.get();
+        self.turns.set(turn.wrapping_add(1));
+        // This shard has the last turn of each round.
+        self.peers.keys().nth(turn % (self.peers.len() + 1)).copied()
+    }
+
+    /// What was counted since the server started.
+    pub fn counts(&self, protocol: Protocol) -> Counts {
+        self.site.borrow().counts(protocol)
+    }
+
+    /// Operations that are not over for this shard.
+    pub fn open_count(&self) -> usize {
+        self.open.borrow().len()
+    }
+
+    /// The other shards: number, address, and the epoch of the server that is reached.
+    pub fn peers(&self) -> impl Iterator<Item = (ShardId, &[String], Option<types::Epoch>)> {
+        let site = self.site.borrow();
+        let reached: Vec<_> = self.peers.keys().map(|&shard| site.reaches(shard)).collect();
+        let each = self.peers.iter().zip(reached);
+        each.map(|((&shard, peer), epoch)| (shard, peer.addresses(), epoch))
+    }
+
+    /// The server stops.
+    pub fn stop(&self) {
+        for peer in self.peers.values() {
+            peer.stop();
+        }
+        self.changed.notify_all();
+    }
+}

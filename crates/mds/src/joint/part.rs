@@ -1,0 +1,212 @@
+//! What a shard does of an operation of several, and what it answers.
+//!
+//! Invariants:
+//! - a part runs as any operation does: it states its needs and passes [`OpContext::ready`] before
+//!   its first change, so a worker waits and recalls as for a client's own request;
+//! - a part that would fail, fails before its shard has promised anything.
+
+use mfs::{NewInode, Outside, Stop, Txn};
+use proto::wire::Bytes;
+use proto::{wire_enum, wire_struct};
+use types::limits::LINK_MAX;
+use types::{Attr, ClientId, Fault, FileKind, Ino, Rights, Timestamp};
+
+use crate::context::OpContext;
+use crate::leases::NO_CLIENT;
+use crate::ops::remove::need_target;
+use crate::uncommitted::MetaItem;
+
+wire_struct! {
+    /// The inode of a new directory.
+    pub struct NewDirectory {
+        /// Permission bits.
+        pub mode: u16,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// When it is made.
+        pub time: Timestamp,
+        /// The client that makes it.
+        pub client: ClientId,
+        /// What it inherits: names and values.
+        pub xattrs: Vec<(Bytes, Bytes)>,
+    }
+}
+
+wire_enum! {
+    /// A part.
+    pub enum Part {
+        /// Makes a directory whose name lies in `parent`, on another shard. Answer `Made`.
+        MakeDirectory = 1 { parent: Ino, node: NewDirectory, },
+        /// Removes an empty directory whose name goes on another shard. Answer `Done`.
+        RemoveDirectory = 2 { ino: Ino, time: Timestamp, },
+        /// A name of an inode goes on another shard. Answer `Removed`.
+        LoseName = 3 { ino: Ino, time: Timestamp, },
+        /// An inode gets a name on another shard. Answer `Removed`, with its attributes.
+        GainName = 4 { ino: Ino, time: Timestamp, },
+    }
+}
+
+wire_enum! {
+    /// The answer to a part.
+    pub enum Answer {
+        /// It is done.
+        Done = 1 {},
+        /// It made this inode.
+        Made = 2 { ino: Ino, },
+        /// The inode's attributes after the change.
+        Changed = 3 { attr: Attr, },
+    }
+}
+
+/// Runs a part inside a transaction. `made`: the orphans that [`prepare`] has made.
+///
+/// # Errors
+/// The part's fault, or what the store needs before it can go on.
+pub fn execute(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    part: &Part,
+    made: &mut impl Iterator<Item = Ino>,
+) -> Result<Answer, Stop> {
+    match part {
+        Part::MakeDirectory { parent, node } => {
+            make_directory(cx, txn, *parent, (node, made.next()))
+        }
+        Part::RemoveDirectory { ino, time } => remove_directory(cx, txn, *ino, *time),
+        Part::LoseName { ino, time } => change_names(cx, txn, *ino, *time, false),
+        Part::GainName { ino, time } => change_names(cx, txn, *ino, *time, true),
+    }
+}
+
+fn make_directory(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    parent: Ino,
+    (node, made): (&NewDirectory, Option<Ino>),
+) -> Result<Answer, Stop> {
+    cx.ready()?;
+    let ino = match made {
+        Some(ino) => {
+            let mut attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
+            attr.nlink = 2;
+            txn.names().set_attr(&attr)?;
+            txn.names().set_outside(ino, Some(Outside::Parent(parent)))?;
+            ino
+        }
+        None => txn.names().create_guest(parent, &node.inode(), None)?,
+    };
+    for (name, value) in &node.xattrs {
+        txn.names().set_xattr(ino, &name.0, &value.0)?;
+    }
+    cx.effects.changes.push(MetaItem::Attr(ino));
+    Ok(Answer::Made { ino })
+}
+
+/// Makes what a part needs that other shards have to know before it is applied: the number of a
+/// new directory, which is an orphan until then.
+///
+/// # Errors
+/// `NoSpace`.
+pub fn prepare(txn: &mut Txn<'_>, part: &Part) -> Result<Option<Ino>, Stop> {
+    match part {
+        Part::MakeDirectory { node, .. } => {
+            Ok(Some(txn.names().create_orphan(&node.inode(), None)?))
+        }
+        Part::RemoveDirectory { .. } | Part::LoseName { .. } | Part::GainName { .. } => Ok(None),
+    }
+}
+
+impl NewDirectory {
+    fn inode(&self) -> NewInode<'static> {
+        let node = self;
+        NewInode {
+            kind: FileKind::Directory,
+            mode: node.mode,
+            uid: node.uid,
+            gid: node.gid,
+            rdev: 0,
+            size: 0,
+            atime: node.time,
+            mtime: node.time,
+            ctime: node.time,
+            btime: node.time,
+            client: node.client,
+            symlink: None,
+        }
+    }
+}
+
+fn remove_directory(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    time: Timestamp,
+) -> Result<Answer, Stop> {
+    let mut attr = cx.live_dir(txn, ino)?;
+    cx.effects.reads.push(MetaItem::Names(ino));
+    if !txn.names().is_empty(ino)? {
+        return Err(Fault::NotEmpty.into());
+    }
+    need_target(cx, &attr);
+    cx.ready()?;
+    txn.names().set_outside(ino, None)?;
+    attr.nlink = 0;
+    stamp(txn, &mut attr, time)?;
+    // Whoever asked for it gives up nothing here by itself.
+    cx.effects.orphaned.push((ino, NO_CLIENT));
+    cx.effects.changes.extend([MetaItem::Attr(ino), MetaItem::Names(ino)]);
+    Ok(Answer::Done {})
+}
+
+/// An inode that is no directory loses or gains a name on another shard.
+fn change_names(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    time: Timestamp,
+    gains: bool,
+) -> Result<Answer, Stop> {
+    let mut attr = cx.attr(txn, ino)?;
+    if attr.kind == FileKind::Directory {
+        return Err(if gains { Fault::NotPermitted } else { Fault::IsDirectory }.into());
+    }
+    let outside = match txn.names().outside(ino)? {
+        Some(Outside::Names(count)) => count,
+        Some(Outside::Parent(_)) => return Err(Fault::Corrupt.into()),
+        None => 0,
+    };
+    if gains {
+        if attr.nlink == 0 {
+            return Err(Fault::NotFound.into());
+        }
+        if attr.nlink >= LINK_MAX {
+            return Err(Fault::TooManyLinks.into());
+        }
+        cx.need(ino, Rights::ATTR);
+    } else {
+        if outside == 0 || attr.nlink == 0 {
+            return Err(Fault::Corrupt.into());
+        }
+        need_target(cx, &attr);
+    }
+    let seen = cx.seen(attr);
+    cx.ready()?;
+    let left = if gains { outside + 1 } else { outside - 1 };
+    txn.names().set_outside(ino, (left > 0).then_some(Outside::Names(left)))?;
+    attr.nlink = if gains { attr.nlink + 1 } else { attr.nlink - 1 };
+    stamp(txn, &mut attr, time)?;
+    if attr.nlink == 0 {
+        cx.effects.orphaned.push((ino, NO_CLIENT));
+    }
+    cx.effects.changes.push(MetaItem::Attr(ino));
+    let (size, blocks, mtime) = (seen.size, seen.blocks, seen.mtime);
+    Ok(Answer::Changed { attr: Attr { size, blocks, mtime, ..attr } })
+}
+
+fn stamp(txn: &mut Txn<'_>, attr: &mut Attr, time: Timestamp) -> Result<(), Stop> {
+    attr.ctime = attr.ctime.max(time);
+    attr.version += 1;
+    txn.names().set_attr(attr)
+}

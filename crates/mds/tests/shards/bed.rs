@@ -1,0 +1,268 @@
+//! A simulated world with several servers, and clients that have a session with each.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::{Rc, Weak};
+
+use commitment::Protocol;
+use env::sim::SimWorld;
+use env::sync::oneshot;
+use env::{DiskOptions, Env};
+use mfs::mkfs::{FormatOptions, PagFormat};
+use mfs::open::OpenOptions;
+use mfs::{Features, Mfs};
+use proto::mds::*;
+use proto::placement::ATTRIBUTE;
+use proto::slots::SlotClass;
+use proto::wire::Bytes;
+use redbud_mds::{Config, Mds as Server, PagPlace};
+use session::client::{Call, Config as SessionConfig, Events, ReplayEntry, Session, Shared};
+use types::*;
+
+pub const ROOT: Ino = Ino::ROOT;
+const BLOCKS: u64 = 4096;
+const LEASE: Duration = Duration::from_secs(4);
+
+#[derive(Clone)]
+pub struct Bed {
+    pub world: SimWorld,
+    pub env: Env,
+    pub log: Rc<RefCell<Vec<String>>>,
+    pub protocol: Protocol,
+    shards: u8,
+}
+
+/// Formats `shards` shards, starts their servers, runs `test`, and checks all of them.
+pub fn run<F: Future<Output = ()>>(
+    seed: u64,
+    shards: u8,
+    protocol: Protocol,
+    test: impl FnOnce(Bed) -> F,
+) {
+    let world = SimWorld::new(seed);
+    for shard in 0..shards {
+        world.disk(&format!("meta{shard}"), 64 << 20);
+        let disk = world.disk(&format!("data{shard}"), 16 << 20);
+        let kind = label::SliceKind::Data { pag: PagId(u16::from(shard)) };
+        let zone = Uuid([100 + shard; 16]);
+        label::put(&disk, &label::Label::single(Uuid([9; 16]), "home", zone, 4096, kind));
+    }
+    let inner = world.clone();
+    world.run(|env| async move {
+        for shard in 0..shards {
+            let disk = open_meta(&env, shard).await;
+            let options = FormatOptions {
+                name: "home".into(),
+                uuid: Uuid([9; 16]),
+                log_bytes: 8 << 20,
+                pags: vec![PagFormat::whole(
+                    PagId(u16::from(shard)),
+                    Uuid([100 + shard; 16]),
+                    BLOCKS,
+                )],
+                features: Features::NONE,
+                force: false,
+            };
+            Mfs::format_shard(&env, &disk, ShardId(shard), &options).await.unwrap();
+            let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.unwrap();
+            mfs.add_shards().await.unwrap();
+            mfs.close().await.unwrap();
+        }
+        let bed = Bed { world: inner, env, log: Rc::default(), protocol, shards };
+        for shard in 0..shards {
+            bed.start(shard).await;
+        }
+        test(bed.clone()).await;
+        bed.check().await;
+    });
+}
+
+async fn open_meta(env: &Env, shard: u8) -> env::Disk {
+    let options = DiskOptions { write: true, exclusive: false };
+    env.open_disk(&format!("meta{shard}"), options).await.unwrap()
+}
+
+fn node(shard: u8) -> String {
+    format!("mds{shard}")
+}
+
+impl Bed {
+    pub async fn start(&self, shard: u8) {
+        let (env, log) = (self.world.node(&node(shard)), self.log.clone());
+        let (shards, protocol) = (self.shards, self.protocol);
+        let (send, started) = oneshot();
+        env.clone().spawn(async move {
+            let disk = open_meta(&env, shard).await;
+            let options = OpenOptions { cache_bytes: 16 << 20, ..OpenOptions::default() };
+            let mfs = Mfs::open(&env, &disk, options).await.unwrap();
+            let mut config = Config::new("home", &format!("mds{shard}:1"));
+            config.lease = LEASE;
+            config.protocol = protocol;
+            config.pags = vec![PagPlace {
+                id: PagId(u16::from(shard)),
+                uuid: Uuid([100 + shard; 16]),
+                path: format!("data{shard}"),
+            }];
+            config.servers = (0..shards)
+                .map(|shard| ServerInfo {
+                    server: ServerId(u16::from(shard)),
+                    shards: vec![shard],
+                    addresses: vec![format!("mds{shard}:1")],
+                })
+                .collect();
+            let clock = env.clone();
+            config.log = Rc::new(move |line| {
+                let line = format!("{:?} {shard}: {line}", clock.now());
+                // Shown if the test fails.
+                println!("{line}");
+                log.borrow_mut().push(line);
+            });
+            let server = Server::start(env.clone(), mfs, config).await.unwrap();
+            send.send(());
+            let _ = server.run(std::future::pending()).await;
+        });
+        started.await.expect("the server starts");
+    }
+
+    pub fn kill(&self, shard: u8) {
+        self.world.kill(&node(shard));
+    }
+
+    /// Sessions with all servers, in the order of their shards.
+    pub async fn client(&self, name: &str) -> Client {
+        let env = self.world.node(name);
+        let mut sessions = Vec::new();
+        let deaf: Rc<Deaf> = Rc::new(Deaf);
+        for shard in 0..self.shards {
+            let mut config = SessionConfig::new::<Mds>(vec![format!("mds{shard}:1")], "home");
+            config.description = format!("{name}, 1, /mnt");
+            let shared = Rc::<Shared>::default();
+            let session = Session::open(env.clone(), config, shared).await.unwrap();
+            let events: Weak<dyn Events<Mds>> = Rc::downgrade(&deaf) as _;
+            session.set_events(events);
+            sessions.push(session);
+        }
+        Client { sessions, _deaf: deaf }
+    }
+
+    /// Ends all servers and checks every shard.
+    async fn check(&self) {
+        (0..self.shards).for_each(|shard| self.kill(shard));
+        self.env.sleep(Duration::from_secs(1)).await;
+        for shard in 0..self.shards {
+            let disk = open_meta(&self.env, shard).await;
+            let report = mfs::fsck::fsck(&self.env, &disk, Default::default()).await.unwrap();
+            assert!(report.is_clean(), "shard {shard}: {:#?}", report.problems);
+        }
+    }
+
+    pub fn logged(&self, text: &str) -> bool {
+        self.log.borrow().iter().any(|line| line.contains(text))
+    }
+}
+
+/// It caches nothing, so nothing is recalled from it.
+struct Deaf;
+
+impl Events<Mds> for Deaf {
+    fn absorb(&self, _: &Request, _: &Reply, _: u64) {}
+    fn push(&self, _: Push) -> Option<PushReply> {
+        None
+    }
+    fn connected(&self, _: ServerId) {}
+    fn reclaim(&self, _: ServerId, _: Epoch) -> Vec<Op> {
+        Vec::new()
+    }
+    fn names_lost(&self, _: &Op) -> bool {
+        false
+    }
+    fn evicted(&self, _: ServerId, _: ClientId, _: &[ReplayEntry<Mds>]) {}
+}
+
+#[derive(Clone)]
+pub struct Client {
+    pub sessions: Vec<Rc<Session<Mds>>>,
+    _deaf: Rc<Deaf>,
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+impl Client {
+    /// Asks the server of the inode's shard.
+    pub async fn call(&self, at: Ino, op: Op) -> Result<OpReply, Fault> {
+        let session = &self.sessions[usize::from(at.shard().0)];
+        let principal = Principal { uid: 1000, gid: 1000, groups: Vec::new() };
+        let call = Call { ops: vec![op], principal, sync: false, class: SlotClass::Ordinary };
+        session.call(call).await?.results[0].clone()
+    }
+
+    pub async fn make(&self, dir: Ino, text: &str, kind: FileKind) -> Result<Ino, Fault> {
+        let node = NewNode::plain(kind, 0o755, 0);
+        let op = Op::Create { dir, name: name(text), node, want: Rights::empty() };
+        match self.call(dir, op).await? {
+            OpReply::Created { leased, .. } => Ok(leased.attr.ino),
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    pub async fn mkdir(&self, dir: Ino, text: &str) -> Result<Ino, Fault> {
+        self.make(dir, text, FileKind::Directory).await
+    }
+
+    pub async fn file(&self, dir: Ino, text: &str) -> Result<Ino, Fault> {
+        self.make(dir, text, FileKind::Regular).await
+    }
+
+    pub async fn rmdir(&self, dir: Ino, text: &str) -> Result<(), Fault> {
+        self.call(dir, Op::Rmdir { dir, name: name(text) }).await.map(drop)
+    }
+
+    pub async fn unlink(&self, dir: Ino, text: &str) -> Result<Attr, Fault> {
+        match self.call(dir, Op::Unlink { dir, name: name(text), unused: None }).await? {
+            OpReply::Removed { attr, .. } => Ok(attr),
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    pub async fn link(&self, ino: Ino, dir: Ino, text: &str) -> Result<Attr, Fault> {
+        match self.call(dir, Op::Link { ino, dir, name: name(text), tmpfile: false }).await? {
+            OpReply::Linked { leased, .. } => Ok(leased.attr),
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    pub async fn rename(&self, from: (Ino, &str), to: (Ino, &str)) -> Result<OpReply, Fault> {
+        let op = Op::Rename {
+            from: from.0,
+            name: name(from.1),
+            to: to.0,
+            new_name: name(to.1),
+            flags: 0,
+            unused: None,
+        };
+        self.call(from.0, op).await
+    }
+
+    pub async fn lookup(&self, dir: Ino, text: &str) -> Result<Option<Ino>, Fault> {
+        let (want, want_dir) = (Rights::empty(), Rights::empty());
+        match self.call(dir, Op::Lookup { dir, name: name(text), want, want_dir }).await? {
+            OpReply::Entry { entry, .. } => Ok(entry.map(|leased| leased.attr.ino)),
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    pub async fn attr(&self, ino: Ino) -> Result<Attr, Fault> {
+        match self.call(ino, Op::GetAttr { ino, want: Rights::empty() }).await? {
+            OpReply::Attr { leased } => Ok(leased.attr),
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    pub async fn set_layout(&self, dir: Ino, text: &str) -> Result<(), Fault> {
+        let (name, value) = (Bytes(ATTRIBUTE.to_vec()), Bytes(text.as_bytes().to_vec()));
+        let op = Op::SetXattr { ino: dir, name, value, flags: 0, kill_setgid: false };
+        self.call(dir, op).await.map(drop)
+    }
+}

@@ -1,0 +1,58 @@
+//! Kills of the coordinator, of the worker, and of both, at moments of an operation.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use commitment::Protocol;
+use types::*;
+
+use crate::bed::*;
+
+/// Kills `victims` so many microseconds after an operation has begun, starts them again, and wants
+/// an answer that agrees with what is there.
+fn crash(protocol: Protocol, victims: &'static [u8], at: u64) {
+    run(at, 2, protocol, |bed| async move {
+        let c = bed.client("c").await;
+        c.set_layout(ROOT, "mds=1").await.unwrap();
+        let old = c.mkdir(ROOT, "old").await.unwrap();
+        let answers: Rc<RefCell<Vec<_>>> = Rc::default();
+        let (doer, noted) = (c.clone(), answers.clone());
+        bed.env.spawn(async move {
+            let made = doer.mkdir(ROOT, "new").await;
+            let removed = doer.rmdir(ROOT, "old").await;
+            noted.borrow_mut().push((made, removed));
+        });
+        bed.env.sleep(Duration::from_micros(at)).await;
+        victims.iter().for_each(|&shard| bed.kill(shard));
+        bed.env.sleep(Duration::from_millis(50)).await;
+        for &shard in victims {
+            bed.start(shard).await;
+        }
+        while answers.borrow().is_empty() {
+            bed.env.sleep(Duration::from_millis(20)).await;
+        }
+        let (made, removed) = answers.borrow_mut().remove(0);
+        let made = made.unwrap();
+        removed.unwrap();
+        assert_eq!(c.lookup(ROOT, "new").await, Ok(Some(made)));
+        assert_eq!(c.lookup(ROOT, "old").await, Ok(None));
+        assert_eq!(c.attr(made).await.unwrap().nlink, 2);
+        assert!(c.attr(old).await.is_err());
+        assert_eq!(c.attr(ROOT).await.unwrap().nlink, 3);
+        c.file(made, "f").await.unwrap();
+        // Nothing is left open.
+        bed.env.sleep(Duration::from_secs(5)).await;
+        assert!(!bed.logged("does not answer"), "{:#?}", bed.log);
+    });
+}
+
+#[test]
+fn operation_ends_whoever_is_killed_whenever() {
+    for protocol in Protocol::ALL {
+        for victims in [&[0][..], &[1], &[0, 1]] {
+            for at in (0..3000).step_by(140) {
+                crash(protocol, victims, at);
+            }
+        }
+    }
+}

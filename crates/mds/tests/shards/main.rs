@@ -1,0 +1,7 @@
+//! Several servers of one namespace in a simulated world: operations that concern two of them, and
+//! kills of each at every moment.
+#![allow(missing_docs, reason = "a test program has no users")]
+
+mod bed;
+mod crashes;
+mod names;
