@@ -9,11 +9,11 @@ use mfs::{NewInode, Outside, Stop, Txn};
 use proto::wire::Bytes;
 use proto::{wire_enum, wire_struct};
 use types::limits::LINK_MAX;
-use types::{Attr, ClientId, Fault, FileKind, Ino, Rights, Timestamp};
+use types::{Attr, ClientId, Fault, FileKind, Ino, Name, Rights, Timestamp};
 
 use crate::context::OpContext;
 use crate::leases::NO_CLIENT;
-use crate::ops::remove::need_target;
+use crate::ops::remove::{need_target, remove_entry};
 use crate::uncommitted::MetaItem;
 
 wire_struct! {
@@ -41,10 +41,13 @@ wire_enum! {
         MakeDirectory = 1 { parent: Ino, node: NewDirectory, },
         /// Removes an empty directory whose name goes on another shard. Answer `Done`.
         RemoveDirectory = 2 { ino: Ino, time: Timestamp, },
-        /// A name of an inode goes on another shard. Answer `Removed`.
+        /// A name of an inode goes on another shard. Answer `Changed`.
         LoseName = 3 { ino: Ino, time: Timestamp, },
-        /// An inode gets a name on another shard. Answer `Removed`, with its attributes.
+        /// An inode gets a name on another shard. Answer `Changed`.
         GainName = 4 { ino: Ino, time: Timestamp, },
+        /// A name that goes on another shard comes to this one, over what has it here if that may
+        /// be replaced. Answer `Came`.
+        TakeName = 5 { dir: Ino, name: Name, ino: Ino, kind: FileKind, replaces: bool, time: Timestamp, },
     }
 }
 
@@ -57,6 +60,8 @@ wire_enum! {
         Made = 2 { ino: Ino, },
         /// The inode's attributes after the change.
         Changed = 3 { attr: Attr, },
+        /// The directory's attributes after the change, and those of what was replaced.
+        Came = 4 { dir: Attr, replaced: Option<Attr>, },
     }
 }
 
@@ -75,6 +80,9 @@ pub fn execute(
             make_directory(cx, txn, *parent, (node, made.next()))
         }
         Part::RemoveDirectory { ino, time } => remove_directory(cx, txn, *ino, *time),
+        Part::TakeName { dir, name, ino, kind, replaces, time } => {
+            take_name(cx, txn, ((*dir, name), (*ino, *kind)), *replaces, *time)
+        }
         Part::LoseName { ino, time } => change_names(cx, txn, *ino, *time, false),
         Part::GainName { ino, time } => change_names(cx, txn, *ino, *time, true),
     }
@@ -114,7 +122,10 @@ pub fn prepare(txn: &mut Txn<'_>, part: &Part) -> Result<Option<Ino>, Stop> {
         Part::MakeDirectory { node, .. } => {
             Ok(Some(txn.names().create_orphan(&node.inode(), None)?))
         }
-        Part::RemoveDirectory { .. } | Part::LoseName { .. } | Part::GainName { .. } => Ok(None),
+        Part::RemoveDirectory { .. }
+        | Part::LoseName { .. }
+        | Part::GainName { .. }
+        | Part::TakeName { .. } => Ok(None),
     }
 }
 
@@ -203,6 +214,61 @@ fn change_names(
     cx.effects.changes.push(MetaItem::Attr(ino));
     let (size, blocks, mtime) = (seen.size, seen.blocks, seen.mtime);
     Ok(Answer::Changed { attr: Attr { size, blocks, mtime, ..attr } })
+}
+
+/// A name of an inode that is no directory comes from another shard.
+fn take_name(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    ((dir, name), (ino, kind)): ((Ino, &Name), (Ino, FileKind)),
+    replaces: bool,
+    time: Timestamp,
+) -> Result<Answer, Stop> {
+    let mut dir_attr = cx.live_dir(txn, dir)?;
+    let target = match txn.names().entry(dir, name)? {
+        Some(_) if !replaces => return Err(Fault::Exists.into()),
+        Some((_, FileKind::Directory)) => return Err(Fault::IsDirectory.into()),
+        // A third shard, or the same inode under another name: programs copy.
+        Some((target, _)) if cx.is_elsewhere(target) || target == ino => {
+            return Err(Fault::CrossDevice.into());
+        }
+        Some((target, _)) => Some(cx.attr(txn, target)?),
+        None => None,
+    };
+    cx.need(dir, Rights::NAMES | Rights::ATTR);
+    if let Some(target) = &target {
+        need_target(cx, target);
+    }
+    if !cx.is_elsewhere(ino) {
+        cx.need(ino, Rights::ATTR);
+    }
+    cx.ready()?;
+    let replaced = match target {
+        Some(target) => Some(remove_entry(cx, txn, (dir, name), target, None)?),
+        None => None,
+    };
+    if cx.is_elsewhere(ino) {
+        txn.names().link_outside(dir, name, ino, kind)?;
+    } else {
+        // It comes home: one name less elsewhere, one more here.
+        let Some(Outside::Names(count)) = txn.names().outside(ino)? else {
+            return Err(Fault::Corrupt.into());
+        };
+        txn.names().link(dir, name, ino)?;
+        let left = count.saturating_sub(1);
+        txn.names().set_outside(ino, (left > 0).then_some(Outside::Names(left)))?;
+        let mut attr = cx.attr(txn, ino)?;
+        stamp(txn, &mut attr, time)?;
+        cx.effects.changes.push(MetaItem::Attr(ino));
+    }
+    dir_attr.mtime = dir_attr.mtime.max(time);
+    stamp(txn, &mut dir_attr, time)?;
+    let item = MetaItem::Name(dir, name.clone());
+    cx.effects.changes.extend([item, MetaItem::Names(dir), MetaItem::Attr(dir)]);
+    if let Some(replaced) = &replaced {
+        cx.effects.changes.push(MetaItem::Attr(replaced.ino));
+    }
+    Ok(Answer::Came { dir: dir_attr, replaced })
 }
 
 fn stamp(txn: &mut Txn<'_>, attr: &mut Attr, time: Timestamp) -> Result<(), Stop> {

@@ -6,6 +6,8 @@
 //! - no other client writes a file that takes another inode's name: its content is committed;
 //! - the checks come in the order of the kernel and ext4.
 
+mod elsewhere;
+
 use mfs::{Stop, Txn, Within};
 use proto::mds::{LEAVE_WHITEOUT, OpReply};
 use proto::wire::Appended;
@@ -35,8 +37,8 @@ pub fn rename(
     if flags & !known != 0 || (exchange && (no_replace || whiteout)) {
         return Err(Fault::Invalid.into());
     }
-    if cx.server.joint.has_peers() && crosses_shards(cx, txn, from, to)? {
-        return Err(Fault::CrossDevice.into());
+    if cx.server.joint.has_peers() && concerns_others(cx, txn, from, to)? {
+        return elsewhere::rename(cx, txn, from, to, flags);
     }
     let from_attr = cx.dir(txn, from.0)?;
     let to_attr = cx.live_dir(txn, to.0)?;
@@ -125,8 +127,8 @@ pub fn rename(
     Ok(OpReply::Renamed { moved, replaced, from, to, kept, whiteout })
 }
 
-/// Does the rename concern another shard? Programs copy then.
-fn crosses_shards(
+/// Does the rename concern another shard?
+fn concerns_others(
     cx: &OpContext<'_>,
     txn: &mut Txn<'_>,
     from: (Ino, &Name),

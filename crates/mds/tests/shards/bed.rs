@@ -131,18 +131,20 @@ impl Bed {
     /// Sessions with all servers, in the order of their shards.
     pub async fn client(&self, name: &str) -> Client {
         let env = self.world.node(name);
-        let mut sessions = Vec::new();
-        let deaf: Rc<Deaf> = Rc::new(Deaf);
+        let (mut sessions, mut ears) = (Vec::new(), Vec::new());
         for shard in 0..self.shards {
             let mut config = SessionConfig::new::<Mds>(vec![format!("mds{shard}:1")], "home");
             config.description = format!("{name}, 1, /mnt");
             let shared = Rc::<Shared>::default();
             let session = Session::open(env.clone(), config, shared).await.unwrap();
-            let events: Weak<dyn Events<Mds>> = Rc::downgrade(&deaf) as _;
+            let (env, weak) = (env.clone(), Rc::downgrade(&session));
+            let ear = Rc::new(Ear { env, session: weak });
+            let events: Weak<dyn Events<Mds>> = Rc::downgrade(&ear) as _;
             session.set_events(events);
             sessions.push(session);
+            ears.push(ear);
         }
-        Client { sessions, _deaf: deaf }
+        Client { sessions, _ears: ears }
     }
 
     /// Ends all servers and checks every shard.
@@ -161,12 +163,20 @@ impl Bed {
     }
 }
 
-/// It caches nothing, so nothing is recalled from it.
-struct Deaf;
+/// It gives up whatever is recalled.
+struct Ear {
+    env: Env,
+    session: Weak<Session<Mds>>,
+}
 
-impl Events<Mds> for Deaf {
+impl Events<Mds> for Ear {
     fn absorb(&self, _: &Request, _: &Reply, _: u64) {}
-    fn push(&self, _: Push) -> Option<PushReply> {
+    fn push(&self, push: Push) -> Option<PushReply> {
+        if let (Push::Recall { ino, seq, take, .. }, Some(session)) = (push, self.session.upgrade())
+        {
+            let back = Op::Return { ino, seq, give: take, still_open: false, range: None };
+            self.env.spawn(async move { drop(session.call(Call::reserved(vec![back])).await) });
+        }
         None
     }
     fn connected(&self, _: ServerId) {}
@@ -182,7 +192,7 @@ impl Events<Mds> for Deaf {
 #[derive(Clone)]
 pub struct Client {
     pub sessions: Vec<Rc<Session<Mds>>>,
-    _deaf: Rc<Deaf>,
+    _ears: Vec<Rc<Ear>>,
 }
 
 pub fn name(text: &str) -> Name {

@@ -15,12 +15,16 @@ fn crash(protocol: Protocol, victims: &'static [u8], at: u64) {
         let c = bed.client("c").await;
         c.set_layout(ROOT, "mds=1").await.unwrap();
         let old = c.mkdir(ROOT, "old").await.unwrap();
+        let there = c.mkdir(ROOT, "there").await.unwrap();
+        let file = c.file(ROOT, "f").await.unwrap();
+        let replaced = c.file(there, "f").await.unwrap();
         let answers: Rc<RefCell<Vec<_>>> = Rc::default();
         let (doer, noted) = (c.clone(), answers.clone());
         bed.env.spawn(async move {
             let made = doer.mkdir(ROOT, "new").await;
             let removed = doer.rmdir(ROOT, "old").await;
-            noted.borrow_mut().push((made, removed));
+            let moved = doer.rename((ROOT, "f"), (there, "f")).await;
+            noted.borrow_mut().push((made, removed, moved));
         });
         bed.env.sleep(Duration::from_micros(at)).await;
         victims.iter().for_each(|&shard| bed.kill(shard));
@@ -31,14 +35,19 @@ fn crash(protocol: Protocol, victims: &'static [u8], at: u64) {
         while answers.borrow().is_empty() {
             bed.env.sleep(Duration::from_millis(20)).await;
         }
-        let (made, removed) = answers.borrow_mut().remove(0);
+        let (made, removed, moved) = answers.borrow_mut().remove(0);
         let made = made.unwrap();
         removed.unwrap();
+        moved.unwrap();
+        assert_eq!(c.lookup(ROOT, "f").await, Ok(None));
+        assert_eq!(c.lookup(there, "f").await, Ok(Some(file)));
+        assert!(c.attr(replaced).await.is_err());
+        assert_eq!(c.attr(file).await.unwrap().nlink, 1);
         assert_eq!(c.lookup(ROOT, "new").await, Ok(Some(made)));
         assert_eq!(c.lookup(ROOT, "old").await, Ok(None));
         assert_eq!(c.attr(made).await.unwrap().nlink, 2);
         assert!(c.attr(old).await.is_err());
-        assert_eq!(c.attr(ROOT).await.unwrap().nlink, 3);
+        assert_eq!(c.attr(ROOT).await.unwrap().nlink, 4);
         c.file(made, "f").await.unwrap();
         // Nothing is left open.
         bed.env.sleep(Duration::from_secs(5)).await;
@@ -50,7 +59,7 @@ fn crash(protocol: Protocol, victims: &'static [u8], at: u64) {
 fn operation_ends_whoever_is_killed_whenever() {
     for protocol in Protocol::ALL {
         for victims in [&[0][..], &[1], &[0, 1]] {
-            for at in (0..3000).step_by(140) {
+            for at in (0..4200).step_by(140) {
                 crash(protocol, victims, at);
             }
         }

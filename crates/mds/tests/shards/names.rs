@@ -90,3 +90,40 @@ fn placement_on_a_server_that_does_not_exist_is_refused() {
         assert_eq!(c.mkdir(ROOT, "d").await.unwrap().shard(), ShardId(0));
     });
 }
+
+#[test]
+fn file_moves_to_another_shard_and_back_over_another() {
+    for protocol in Protocol::ALL {
+        run(5, 2, protocol, |bed| async move {
+            let c = bed.client("c").await;
+            let here = c.mkdir(ROOT, "here").await.unwrap();
+            c.set_layout(ROOT, "mds=1").await.unwrap();
+            let there = c.mkdir(ROOT, "there").await.unwrap();
+            let file = c.file(here, "f").await.unwrap();
+            let other = c.file(there, "g").await.unwrap();
+            // Over a file of the other shard, which goes.
+            c.rename((here, "f"), (there, "g")).await.unwrap();
+            assert_eq!(c.lookup(here, "f").await, Ok(None));
+            assert_eq!(c.lookup(there, "g").await, Ok(Some(file)));
+            assert_eq!(c.attr(other).await.unwrap_err(), Fault::Stale);
+            assert_eq!(c.attr(file).await.unwrap().nlink, 1);
+            // Within the other shard only the name moves.
+            c.rename((there, "g"), (there, "h")).await.unwrap();
+            let inner = c.mkdir(there, "inner").await.unwrap();
+            c.rename((there, "h"), (inner, "h")).await.unwrap();
+            // Home again, and it is a file of one shard.
+            c.rename((inner, "h"), (here, "back")).await.unwrap();
+            assert_eq!(c.lookup(here, "back").await, Ok(Some(file)));
+            assert_eq!(c.attr(file).await.unwrap().nlink, 1);
+            c.rename((here, "back"), (here, "again")).await.unwrap();
+            assert_eq!(c.unlink(here, "again").await.unwrap().nlink, 0);
+            // A directory stays within its directory.
+            c.rename((ROOT, "there"), (ROOT, "elsewhere")).await.unwrap();
+            let moved = c.rename((ROOT, "elsewhere"), (here, "d")).await;
+            assert_eq!(moved.unwrap_err(), Fault::CrossDevice);
+            let moved = c.rename((ROOT, "here"), (there, "d")).await;
+            assert_eq!(moved.unwrap_err(), Fault::CrossDevice);
+            assert_eq!(c.lookup(ROOT, "elsewhere").await, Ok(Some(there)));
+        });
+    }
+}
