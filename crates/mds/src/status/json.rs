@@ -12,10 +12,7 @@ impl Status {
     pub fn to_json(&self) -> String {
         let mut out = Json::default();
         out.open('{');
-        out.text("fs_name", &self.fs_name);
-        out.text("fs_uuid", &self.fs_uuid);
-        out.number("epoch", u64::from(self.epoch));
-        out.text("address", &self.address);
+        self.add_identity(&mut out);
         out.number("uptime_ms", self.uptime_ms);
         out.number("lease_ms", self.lease_ms);
         out.text("state", self.state);
@@ -78,6 +75,21 @@ impl Status {
         out.raw(&self.membership);
         out.close('}');
         out.into_text()
+    }
+
+    /// Adds whose status it is.
+    fn add_identity(&self, out: &mut Json) {
+        out.text("fs_name", &self.fs_name);
+        out.text("fs_uuid", &self.fs_uuid);
+        out.number("server", u64::from(self.server));
+        out.list("servers", &self.servers, |out, server| {
+            out.open('{');
+            out.number("server", u64::from(server.server.0));
+            out.list("addresses", &server.addresses, |out, address| out.string(address));
+            out.close('}');
+        });
+        out.number("epoch", u64::from(self.epoch));
+        out.text("address", &self.address);
     }
 
     fn add_door(&self, out: &mut Json) {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use mfs::scrub::Scrubbed;
 use mfs::{SlotFeatures, ZoneKind};
+use proto::mds::ServerInfo;
 use session::server::{DoorCounts, Who};
 use types::{Bug, ClientId, PagId, planted};
 
@@ -105,6 +106,10 @@ pub struct Status {
     pub fs_name: String,
     /// Its UUID.
     pub fs_uuid: String,
+    /// Its number among the metadata servers of the namespace.
+    pub server: u16,
+    /// All metadata servers of the namespace, with their addresses; empty: it is the only one.
+    pub servers: Vec<ServerInfo>,
     /// Epoch of this start.
     pub epoch: u32,
     /// The address it listens on.
@@ -190,6 +195,8 @@ pub async fn collect(server: &Server, viewer: &Who) -> Status {
     Status {
         fs_name: runtime.identity.name.clone(),
         fs_uuid: runtime.identity.uuid.to_string(),
+        server: runtime.server_id().0,
+        servers: runtime.config.servers.clone(),
         epoch: runtime.identity.epoch.0,
         address: server.sessions.address(),
         uptime_ms: runtime.env.now().since(runtime.started).as_millis() as u64,
