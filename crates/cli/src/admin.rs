@@ -100,7 +100,12 @@ fn failure(server: &str, error: ToolError) -> Failure {
 /// The servers of `source` on this host, those that stand by too.
 pub fn servers_here(source: &Source) -> Vec<Registration> {
     let is_asked = |one: &Registration| {
-        let serves = Source::parse(&one.source).is_ok_and(|served| served.is_same_as(source));
+        let serves = Source::parse(&one.source).is_ok_and(|mut served| {
+            if one.server.is_some() {
+                served.servers.truncate(1);
+            }
+            served.is_same_as(source)
+        });
         one.kind == Kind::Mds && serves
     };
     registry::running().into_iter().map(|(_, one)| one).filter(is_asked).collect()
@@ -170,5 +175,83 @@ pub fn status(source: &Source) -> Result<Value, Failure> {
             "RB-MDS-REFUSED",
             format!("{source}: the server sent an unexpected reply"),
         )),
+    }
+}
+
+/// A metadata server of a file system.
+pub struct Server {
+    /// Its number among several; `None`: there is one.
+    pub number: Option<u16>,
+    /// The file system at this server alone, or at all addresses of the only one.
+    pub source: Source,
+}
+
+/// The metadata servers of `source`, as the first one says that answers.
+///
+/// # Errors
+/// As [`status`].
+pub fn servers(source: &Source) -> Result<Vec<Server>, Failure> {
+    Ok(servers_in(source, &status(source)?))
+}
+
+/// The metadata servers of `source`, as `status`, that of one of them, names them.
+pub fn servers_in(source: &Source, status: &Value) -> Vec<Server> {
+    let server = |said: &Value| {
+        let addresses = said["addresses"].as_array().into_iter().flatten();
+        let addresses = addresses.filter_map(|address| address.as_str().map(str::to_owned));
+        let number = u16::try_from(said["server"].as_u64()?).ok()?;
+        let source = Source { servers: addresses.collect(), ..source.clone() };
+        Some(Server { number: Some(number), source })
+    };
+    let named: Vec<Server> =
+        status["servers"].as_array().into_iter().flatten().filter_map(server).collect();
+    match named.is_empty() {
+        true => vec![Server { number: None, source: source.clone() }],
+        false => named,
+    }
+}
+
+/// The one server of `source`, or the `asked` one of several.
+///
+/// # Errors
+/// As [`status`]; what to write instead.
+pub fn server(source: &Source, asked: Option<u16>) -> Result<Source, Failure> {
+    let servers = servers(source)?;
+    let last = servers.len() - 1;
+    let is_only = |one: &Server| one.number.is_none() && asked.is_none_or(|number| number == 0);
+    let is_it = |one: &Server| is_only(one) || one.number.is_some() && one.number == asked;
+    let found = servers.into_iter().find(is_it).map(|one| one.source);
+    found.ok_or_else(|| {
+        Failure::usage(match asked {
+            None => format!(
+                "{source} has {} metadata servers: name one with --server 0 to --server {last}",
+                last + 1
+            ),
+            Some(number) if last == 0 => {
+                format!("{source}: there is no server {number}: it has only server 0")
+            }
+            Some(number) => {
+                format!("{source}: there is no server {number}: it has servers 0 to {last}")
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn servers_are_those_that_one_of_them_names() {
+        let source = Source::parse("a:1,b:2:/home").unwrap();
+        let [only] = &servers_in(&source, &json!({"servers": []}))[..] else { panic!() };
+        assert_eq!((only.number, &only.source), (None, &source));
+        let named = [("a:1", 0), ("b:2", 1)].map(|(at, n)| json!({"server": n, "addresses": [at]}));
+        let several = servers_in(&source, &json!({"servers": named}));
+        let shown = |one: &Server| (one.number, one.source.to_string());
+        let shown: Vec<_> = several.iter().map(shown).collect();
+        assert_eq!(shown, [(Some(0), "a:1:/home".into()), (Some(1), "b:2:/home".into())]);
     }
 }

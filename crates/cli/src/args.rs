@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use commitment::Protocol;
 
 use types::units::parse_size;
 
@@ -113,6 +114,14 @@ impl Output {
     }
 }
 
+/// The metadata server of several that a command is about.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct ServerChoice {
+    /// Number of the metadata server; needed if the file system has several
+    #[arg(long = "server", value_name = "N")]
+    pub number: Option<u16>,
+}
+
 /// The verbs.
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -185,7 +194,8 @@ pub enum Command {
 The first start creates and formats the files in DIR; later starts reuse them. One process
 runs the metadata server, one the client; their logs are DIR/mds.log and DIR/client.log. If
 the server dies, it is restarted. Ctrl-C unmounts and stops both. With --standby 1 a second
-server takes over when the first one dies; its log is DIR/mds1.log.
+server takes over when the first one dies; its log is DIR/mds1.log. With --mds 2 the directories
+are shared out to two servers, of which each has its own log, DIR/mds.log and DIR/mds1.log.
 
 To mount the same file system again: redbud mount ADDRESS:/local OTHER, with the address
 that `local` prints.")]
@@ -219,6 +229,14 @@ pub struct LocalArgs {
     /// Size of the metadata server's cache, 8M or more; kept in DIR [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = parse_cache)]
     pub cache: Option<u64>,
+    /// Number of metadata servers that the first start creates: each has a part of the directories,
+    /// a metadata disk and a data disk of its own [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub mds: Option<u16>,
+    /// How several metadata servers agree on what concerns two of them: 1PC, EP, PrC or PrN; kept
+    /// in DIR [default: 1PC]
+    #[arg(long, value_name = "NAME", value_parser = parse_protocol)]
+    pub commit_protocol: Option<Protocol>,
     /// Run so many further metadata servers, which stand by and take over if the active one dies;
     /// kept in DIR [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=8))]
@@ -266,6 +284,7 @@ The file, with all keys:
   allowed = \"home.allowed\"       # the keys that it allows; default: FILE with .allowed
   public_keys = [\"redbud-key-…\"] # the server's public keys, which clients read here
   lease  = \"30s\"                 # 1s to 1h; default 30s
+  commit_protocol = \"1PC\"        # how several servers agree: 1PC, EP, PrC or PrN; default 1PC
   cache  = \"256M\"                # the server's buffer cache, 8M or more; default 256M
   serve  = 16                    # requests that it works on at once; default: all
   scrub_interval = \"168h\"        # pause between two scrubs, 1s or more; or \"never\"
@@ -287,6 +306,12 @@ The file, with all keys:
   path = \"/dev/disk/by-id/…\"
   size = \"16G\"                   # as above
   id   = 0                       # default: counted from 0
+  mds  = 0                       # with [[mds]]: the server that it belongs to; default 0
+
+  [[mds]]                        # instead of [metadata]: one table for each of several servers,
+                                 # which are counted from 0; server 0 has the root directory
+  path = \"/dev/disk/by-id/…\"     # size, log, journal and journal_size as in [metadata]
+  listen = \"10.0.0.1:10821\"      # instead of that of [server]; each has its own
 
   [membership]                   # only for servers that stand by for each other
   directory = \"membership\"       # their lock and record, for servers of one host; or:
@@ -344,12 +369,18 @@ another way, nothing is lost that was acknowledged as durable: start it again. E
 another server has taken over, or the metadata are an older copy; do not start it by itself.
 
 With a table [membership] in the file several servers may be started, each with --standby and
-its own --listen: one serves, the others take over when its death is proved.")]
+its own --listen: one serves, the others take over when its death is proved.
+
+With several tables [[mds]] in the file each is a server of its own, which has a part of the
+directories: start all of them, each with its --server.")]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct MdsArgs {
     /// The cluster's file
     #[arg(required = true)]
     pub config: Option<PathBuf>,
+    /// Be this server of the file's several, which are counted from 0
+    #[arg(long, value_name = "N")]
+    pub server: Option<u16>,
     /// Wait while another server serves, and take over when that one has certainly ended
     #[arg(long)]
     pub standby: bool,
@@ -500,6 +531,9 @@ status: 0 no damage is left, 1 damage is left or the scrub did not end.")]
 pub struct ScrubArgs {
     /// File system to scrub
     pub target: String,
+    /// Whose metadata
+    #[command(flatten)]
+    pub server: ServerChoice,
     /// Read at most this many bytes a second; 0: no limit
     #[arg(long, default_value = "0", value_parser = parse_rate)]
     pub rate: u64,
@@ -562,6 +596,9 @@ pub struct FsckArgs {
     /// Repair all findings that can be repaired
     #[arg(short = 'y', long)]
     pub repair: bool,
+    /// Check only this metadata server of several; default: all, one after the other
+    #[arg(long, value_name = "N")]
+    pub server: Option<u16>,
     /// Rewrite the label of this data zone: confirms that its device, which lost the label, is
     /// the right one
     #[arg(long, value_name = "ID", requires = "repair")]
@@ -593,6 +630,9 @@ checksums, and compresses well:
 pub struct DumpArgs {
     /// The cluster's file, or the DIR of `redbud local`
     pub target: PathBuf,
+    /// Whose metadata
+    #[command(flatten)]
+    pub server: ServerChoice,
 }
 
 /// Arguments of `load`.
@@ -607,6 +647,9 @@ format again before the next load.
 pub struct LoadArgs {
     /// The cluster's file, or the DIR of `redbud local`
     pub target: PathBuf,
+    /// Whose metadata
+    #[command(flatten)]
+    pub server: ServerChoice,
 }
 
 /// Arguments of `path`.
@@ -621,12 +664,21 @@ pub struct PathArgs {
     /// Inode numbers, as `stat` and logs print them
     #[arg(required = true, value_name = "INO")]
     pub inodes: Vec<u64>,
+    /// Whose metadata
+    #[command(flatten)]
+    pub server: ServerChoice,
     /// Find all paths of files with several names; reads directories until all are found
     #[arg(long)]
     pub all: bool,
     /// How to print them
     #[command(flatten)]
     pub output: Output,
+}
+
+/// Parses the name of a commit protocol.
+fn parse_protocol(text: &str) -> Result<Protocol, String> {
+    let named = Protocol::ALL.into_iter().find(|one| one.name() == text);
+    named.ok_or_else(|| "write 1PC, EP, PrC or PrN".to_owned())
 }
 
 /// Parses `on` or `off`.

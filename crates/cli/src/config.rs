@@ -1,35 +1,42 @@
 //! The cluster's file: TOML that names the file system, its zones, its server and the keys.
 //!
 //! Invariants:
-//! - a [`Cluster`] is valid: names, sizes and numbers were checked, and no path appears twice;
+//! - a [`ClusterFile`] is valid: names, sizes and numbers were checked, and no path appears twice;
+//! - a [`Cluster`] is the cluster as one of its servers sees it: its own zones, and what all share;
 //! - every error names file, line and key, and states what to write instead;
 //! - clients read only the keys in it ([`ClientView`]): the server sends them the paths of the data
 //!   zones;
 //! - a host with targets reads only what concerns these ([`TargetsView`]).
 
+mod servers;
 mod standby;
 mod targets;
+mod zones;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+pub use servers::{ClusterFile, SERVERS_MAX};
 pub use standby::{EtcdConfig, MembershipConfig};
 pub use targets::{OstConfig, TargetsView};
 
 use channel::{Mode, PublicKey, SECRETS_MAX};
-use label::SLICES_MAX;
+use commitment::Protocol;
 use mfs::LayoutAhead;
 use serde::Deserialize;
 use toml::Spanned;
 use types::limits::{BLOCK_U64, PAGS_MAX};
-use types::{Duration, PagId, check_fs_name};
+use types::{Duration, PagId, ShardId, check_fs_name};
 
 use crate::address::{DEFAULT_PORT, check_address};
 use crate::keys::{CLIENT_KEY, parse_security};
 use types::units::{parse_duration, parse_size};
+
+use servers::RawMds;
+use zones::{Home, RawData, RawMetadata};
 
 /// Smallest data zone.
 pub const DATA_MIN: u64 = mfs::new_device::ZONE_MIN;
@@ -76,13 +83,19 @@ fn must_be(least: u64) -> String {
     format!("it must be a multiple of 4K, at least {}", types::units::human_size(least))
 }
 
-/// A checked cluster file.
+/// A checked cluster file, as one of its servers sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cluster {
     /// The file that it was read from.
     pub file: PathBuf,
     /// Name of the file system.
     pub name: String,
+    /// The shard of the server, which is its number.
+    pub shard: ShardId,
+    /// The addresses of all servers of several, by their numbers; empty: there is one.
+    pub namespace: Vec<String>,
+    /// How the servers agree on an operation of several of them.
+    pub protocol: Protocol,
     /// Address that the metadata server listens on.
     pub listen: String,
     /// The addresses of the other servers, which stand by or serve in its place.
@@ -115,7 +128,7 @@ pub struct Cluster {
     pub log: Option<u64>,
     /// The device of its journal; `None`: the log is internal.
     pub journal: Option<Zone>,
-    /// The data zones. Those of one device follow each other, in the order of their places on it.
+    /// Its data zones. Those of one device follow each other, in the order of their places on it.
     pub data: Vec<(PagId, Zone)>,
     /// Agents that fence evicted clients, in the order in which they are tried.
     pub fences: Vec<FenceConfig>,
@@ -174,7 +187,8 @@ struct RawCluster {
     name: Spanned<String>,
     #[serde(default)]
     server: RawServer,
-    metadata: RawMetadata,
+    metadata: Option<RawMetadata>,
+    mds: Option<Vec<RawMds>>,
     #[serde(default)]
     data: Vec<RawData>,
     #[serde(default)]
@@ -205,31 +219,13 @@ struct RawServer {
     key: Option<Spanned<PathBuf>>,
     allowed: Option<Spanned<PathBuf>>,
     public_keys: Option<Vec<Spanned<String>>>,
+    commit_protocol: Option<Spanned<String>>,
     lease: Option<Spanned<String>>,
     cache: Option<Spanned<String>>,
     serve: Option<Spanned<u64>>,
     scrub_interval: Option<Spanned<String>>,
     scrub_rate: Option<Spanned<String>>,
     layout_ahead: Option<Spanned<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawMetadata {
-    path: Spanned<PathBuf>,
-    size: Option<Spanned<String>>,
-    log: Option<Spanned<String>>,
-    journal: Option<Spanned<PathBuf>>,
-    journal_size: Option<Spanned<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawData {
-    path: Spanned<PathBuf>,
-    size: Option<Spanned<String>>,
-    id: Option<Spanned<u16>>,
-    slices: Option<Spanned<u16>>,
 }
 
 #[derive(Deserialize)]
@@ -267,62 +263,71 @@ fn read_file(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
-impl Cluster {
-    /// Reads and checks the file at `path`.
-    pub fn read(path: &Path) -> Result<Cluster, ConfigError> {
-        Cluster::parse(path, &read_file(path)?)
-    }
-
-    /// Checks `text`, which came from `file`; relative paths in it start at the file's directory.
-    pub fn parse(file: &Path, text: &str) -> Result<Cluster, ConfigError> {
-        let reader = Reader { file, text };
-        let raw: RawCluster = toml::from_str(text).map_err(|error| reader.syntax(&error))?;
-        let name = raw.name.get_ref().clone();
-        if !check_fs_name(&name) {
+impl Reader<'_> {
+    /// The cluster as each of its servers sees it.
+    fn clusters(&self, raw: RawCluster) -> Result<Vec<Cluster>, ConfigError> {
+        let name = raw.name.get_ref();
+        if !check_fs_name(name) {
             let text = format!(
                 "key `name`: `{name}` is not a name of a file system: write 1 to 63 letters, digits, '-', '_' or '.', beginning with a letter or digit"
             );
-            return Err(reader.at(raw.name.span(), text));
-        }
-        if raw.data.is_empty() && raw.targets.key.is_none() {
-            return Err(reader.anywhere(
-                "no data zone: add a table [[data]] with a key `path`, or a table [targets] with the \
-                 `key` of object targets",
-            ));
+            return Err(self.at(raw.name.span(), text));
         }
         if raw.data.len() > PAGS_MAX {
-            return Err(reader.anywhere(format!("more than {PAGS_MAX} data zones")));
+            return Err(self.anywhere(format!("more than {PAGS_MAX} data zones")));
         }
-        let listen = reader.listen(raw.server.listen)?;
-        let cluster = Cluster {
-            file: file.to_owned(),
-            name,
-            standbys: reader.standbys(&listen, raw.server.standbys.as_ref())?,
-            listen,
-            membership: reader.membership(raw.membership.as_ref())?,
-            security: reader.security(raw.server.security.as_ref())?,
-            key: reader.beside(raw.server.key.as_ref(), "key"),
-            allowed: reader.beside(raw.server.allowed.as_ref(), "allowed"),
-            public_keys: reader.public_keys(raw.server.public_keys.as_ref())?,
-            lease: reader.lease(raw.server.lease)?,
-            serve: reader.serve(raw.server.serve)?,
-            scrub_interval: reader.scrub_interval(raw.server.scrub_interval)?,
-            scrub_rate: reader.scrub_rate(raw.server.scrub_rate)?,
-            layout_ahead: reader.layout_ahead(raw.server.layout_ahead)?,
-            cache: reader
-                .size("server.cache", raw.server.cache, CACHE_MIN)?
+        self.refuse_with_several(&raw)?;
+        let targets = raw.targets.key.is_some();
+        let RawCluster { server, metadata, mds, data, .. } = &raw;
+        let places = self.places(server.listen.clone(), metadata.as_ref(), mds.as_deref())?;
+        let homes: Vec<&Home> = places.iter().map(|(_, home)| home).collect();
+        let zones = self.zones(data, &homes)?;
+        let several = if places.len() > 1 { &places[..] } else { &[] };
+        let namespace: Vec<String> = several.iter().map(|(listen, _)| listen.clone()).collect();
+        let mut clusters = Vec::with_capacity(places.len());
+        for (number, (place, data)) in places.iter().zip(zones).enumerate() {
+            let own = Cluster { data, namespace: namespace.clone(), ..self.cluster(&raw, place)? };
+            clusters.push(Cluster { shard: servers::shard(number), ..own });
+        }
+        self.refuse_without_zones(&clusters, targets)?;
+        Ok(clusters)
+    }
+
+    /// What the server at `place` sees, without data zones and other servers.
+    fn cluster(
+        &self,
+        raw: &RawCluster,
+        (listen, home): &(String, Home),
+    ) -> Result<Cluster, ConfigError> {
+        let server = &raw.server;
+        Ok(Cluster {
+            file: self.file.to_owned(),
+            name: raw.name.get_ref().clone(),
+            shard: ShardId(0),
+            namespace: Vec::new(),
+            protocol: self.protocol(server.commit_protocol.as_ref())?,
+            standbys: self.standbys(listen, server.standbys.as_ref())?,
+            listen: listen.clone(),
+            membership: self.membership(raw.membership.as_ref())?,
+            security: self.security(server.security.as_ref())?,
+            key: self.beside(server.key.as_ref(), "key"),
+            allowed: self.beside(server.allowed.as_ref(), "allowed"),
+            public_keys: self.public_keys(server.public_keys.as_ref())?,
+            lease: self.lease(server.lease.clone())?,
+            serve: self.serve(server.serve.clone())?,
+            scrub_interval: self.scrub_interval(server.scrub_interval.clone())?,
+            scrub_rate: self.scrub_rate(server.scrub_rate.clone())?,
+            layout_ahead: self.layout_ahead(server.layout_ahead.clone())?,
+            cache: self
+                .size("server.cache", server.cache.clone(), CACHE_MIN)?
                 .unwrap_or(DEFAULT_CACHE),
-            log: reader.size("metadata.log", raw.metadata.log.clone(), 4 << 20)?,
-            metadata: Zone {
-                path: reader.path(raw.metadata.path.get_ref()),
-                size: reader.size("metadata.size", raw.metadata.size.clone(), METADATA_MIN)?,
-            },
-            journal: reader.journal(&raw.metadata)?,
-            data: reader.zones(raw.data, &raw.metadata)?,
-            fences: reader.fences(raw.fence)?,
-            target_key: raw.targets.key.map(|key| reader.path(key.get_ref())),
-        };
-        Ok(cluster)
+            log: home.log,
+            metadata: home.metadata.clone(),
+            journal: home.journal.clone(),
+            data: Vec::new(),
+            fences: self.fences(&raw.fence)?,
+            target_key: raw.targets.key.as_ref().map(|key| self.path(key.get_ref())),
+        })
     }
 }
 
@@ -518,11 +523,11 @@ impl Reader<'_> {
         })
     }
 
-    fn fences(&self, raw: Vec<RawFence>) -> Result<Vec<FenceConfig>, ConfigError> {
-        raw.into_iter().map(|raw| self.fence(raw)).collect()
+    fn fences(&self, raw: &[RawFence]) -> Result<Vec<FenceConfig>, ConfigError> {
+        raw.iter().map(|raw| self.fence(raw)).collect()
     }
 
-    fn fence(&self, raw: RawFence) -> Result<FenceConfig, ConfigError> {
+    fn fence(&self, raw: &RawFence) -> Result<FenceConfig, ConfigError> {
         let timeout = match &raw.timeout {
             None => DEFAULT_FENCE_TIMEOUT,
             Some(value) => parse_duration(value.get_ref())
@@ -537,9 +542,9 @@ impl Reader<'_> {
             return Err(self.at(raw.host.span(), text));
         }
         let (mut options, mut bytes) = (BTreeMap::new(), 0);
-        for (name, value) in raw.options {
+        for (name, value) in &raw.options {
             let reserved = ["action", "nodename"].contains(&name.as_str());
-            let (span, value) = (value.span(), value.into_inner());
+            let (span, value) = (value.span(), value.get_ref().clone());
             bytes += name.len() + value.len() + 2;
             if reserved || name.contains(['=', '\n']) || value.contains('\n') {
                 let text = format!(
@@ -551,80 +556,10 @@ impl Reader<'_> {
                 let text = format!("key `fence.options`: more than {FENCE_OPTIONS_MAX} bytes");
                 return Err(self.at(span, text));
             }
-            options.insert(name, value);
+            options.insert(name.clone(), value);
         }
         let agent = self.path(raw.agent.get_ref());
-        Ok(FenceConfig { host: raw.host.into_inner(), agent, timeout, options })
-    }
-
-    fn journal(&self, raw: &RawMetadata) -> Result<Option<Zone>, ConfigError> {
-        let Some(place) = &raw.journal else {
-            let Some(size) = &raw.journal_size else { return Ok(None) };
-            let text = "key `metadata.journal_size`: it needs a key `journal`, the file's path";
-            return Err(self.at(size.span(), text));
-        };
-        let path = self.path(place.get_ref());
-        if path == self.path(raw.path.get_ref()) {
-            let text = format!("key `metadata.journal`: {} is named twice", path.display());
-            return Err(self.at(place.span(), text));
-        }
-        let size = self.size("metadata.journal_size", raw.journal_size.clone(), JOURNAL_MIN)?;
-        Ok(Some(Zone { path, size }))
-    }
-
-    fn zones(
-        &self,
-        raw: Vec<RawData>,
-        metadata: &RawMetadata,
-    ) -> Result<Vec<(PagId, Zone)>, ConfigError> {
-        let mut paths = BTreeSet::new();
-        paths.extend(metadata.journal.as_ref().map(|journal| self.path(journal.get_ref())));
-        let metadata = self.path(metadata.path.get_ref());
-        let mut ids = BTreeSet::new();
-        let mut zones = Vec::with_capacity(raw.len());
-        let mut next = 0;
-        for zone in raw {
-            let path = self.path(zone.path.get_ref());
-            if path == metadata {
-                let text = format!(
-                    "key `data.path`: {} holds the metadata: clients open data devices, so give the \
-                     metadata a device of their own",
-                    path.display()
-                );
-                return Err(self.at(zone.path.span(), text));
-            }
-            if !paths.insert(path.clone()) {
-                let text = format!("key `data.path`: {} is named twice", path.display());
-                return Err(self.at(zone.path.span(), text));
-            }
-            let id = match &zone.id {
-                Some(id) => *id.get_ref(),
-                None => next,
-            };
-            let slices = self.slices(zone.slices)?;
-            next = id.saturating_add(slices);
-            let span = zone.id.as_ref().map_or(zone.path.span(), Spanned::span);
-            let size = self.size("data.size", zone.size, DATA_MIN * u64::from(slices))?;
-            for id in id..next.max(id.saturating_add(1)) {
-                if !ids.insert(id) || usize::from(id) >= PAGS_MAX {
-                    let text = format!(
-                        "key `data.id`: {id} is used twice or not below {PAGS_MAX}: give each zone its own number"
-                    );
-                    return Err(self.at(span, text));
-                }
-                zones.push((PagId(id), Zone { path: path.clone(), size }));
-            }
-        }
-        Ok(zones)
-    }
-
-    fn slices(&self, value: Option<Spanned<u16>>) -> Result<u16, ConfigError> {
-        let Some(value) = value else { return Ok(1) };
-        if (1..=SLICES_MAX).contains(&usize::from(*value.get_ref())) {
-            return Ok(*value.get_ref());
-        }
-        let text = format!("key `data.slices`: a device has 1 to {SLICES_MAX} slices");
-        Err(self.at(value.span(), text))
+        Ok(FenceConfig { host: raw.host.get_ref().clone(), agent, timeout, options })
     }
 }
 
@@ -632,7 +567,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "\
+    pub(super) const GOOD: &str = "\
 name = \"home\"
 
 [server]
@@ -652,8 +587,10 @@ path = \"data1.img\"
 size = \"16G\"
 ";
 
-    fn parse(text: &str) -> Result<Cluster, ConfigError> {
-        Cluster::parse(Path::new("/etc/redbud/home.toml"), text)
+    /// The cluster as its only server sees it.
+    pub(super) fn parse(text: &str) -> Result<Cluster, ConfigError> {
+        let file = ClusterFile::parse(Path::new("/etc/redbud/home.toml"), text)?;
+        Ok(file.any().clone())
     }
 
     fn error(text: &str) -> String {
@@ -674,17 +611,6 @@ size = \"16G\"
     }
 
     #[test]
-    fn slices_of_a_device_have_consecutive_numbers() {
-        let text =
-            GOOD.replacen("path = \"/dev/sdb\"", "path = \"/dev/sdb\"\nslices = 3\nid = 5", 1);
-        let cluster = parse(&text).unwrap();
-        let devices = cluster.data_devices();
-        let ids = |index: usize| devices[index].1.iter().map(|id| id.0).collect::<Vec<_>>();
-        assert_eq!((devices.len(), ids(0), ids(1)), (2, vec![5, 6, 7], vec![8]));
-        assert_eq!(devices[0].0.path, Path::new("/dev/sdb"));
-    }
-
-    #[test]
     fn omitted_keys_have_defaults() {
         let cluster = parse("name='a'\nmetadata={path='m'}\ndata=[{path='d'}]\n").unwrap();
         assert_eq!(cluster.listen, format!("127.0.0.1:{DEFAULT_PORT}"));
@@ -693,25 +619,6 @@ size = \"16G\"
             (DEFAULT_LEASE, DEFAULT_CACHE, None)
         );
         assert_eq!(cluster.layout_ahead, LayoutAhead::Usual);
-    }
-
-    #[test]
-    fn journal_is_a_zone_of_its_own() {
-        let with = |keys: &str| parse(&GOOD.replacen("size = \"1G\"", keys, 1));
-        let cluster = with("journal = \"log.img\"\njournal_size = \"64M\"").unwrap();
-        let path = PathBuf::from("/etc/redbud/log.img");
-        assert_eq!(cluster.journal, Some(Zone { path, size: Some(64 << 20) }));
-        assert_eq!(parse(GOOD).unwrap().journal, None);
-        let cases = [
-            ("journal = \"meta.img\"", "home.toml:10: key `metadata.journal`"),
-            ("journal = \"/dev/sdb\"", "home.toml:13: key `data.path`"),
-            ("journal_size = \"64M\"", "home.toml:10: key `metadata.journal_size`"),
-            ("journal = \"l\"\njournal_size = \"4M\"", "home.toml:11: key `metadata.journal_size`"),
-        ];
-        for (keys, expected) in cases {
-            let text = with(keys).unwrap_err().to_string();
-            assert!(text.contains(expected), "{keys}: {text}");
-        }
     }
 
     #[test]

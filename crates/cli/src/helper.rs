@@ -107,6 +107,7 @@ fn fsck(words: &[String]) -> Result<HelperCommand, Failure> {
     Ok(HelperCommand::Fsck(FsckArgs {
         target: Some(target.into()),
         repair,
+        server: None,
         relabel: Vec::new(),
         jobs: None,
         list: false,

@@ -159,6 +159,13 @@ pub fn run<T: 'static>(
     // From here on a signal ends the command between two steps.
     asked_to_stop();
     let source = order.source.clone();
+    if admin::servers(&source)?.len() > 1 {
+        let text = format!(
+            "{source}: the file system has several metadata servers, and no command moves its files \
+             yet"
+        );
+        return Err(Failure::failed("RB-MOVE", text));
+    }
     let keys = admin::keys_for(&source);
     let config = ClientConfig {
         server: source.servers.clone(),

@@ -51,6 +51,9 @@ pub struct Registration {
     pub pid: u32,
     /// Mount source; of a server the one by which its host can mount.
     pub source: String,
+    /// The number of a metadata server of several, whose own address is the source's first.
+    #[serde(default)]
+    pub server: Option<u8>,
     /// Mount point; empty for a server.
     pub mount: PathBuf,
     /// Its control socket; none: it cannot be asked.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::commands::umount;
-use crate::config::Cluster;
+use crate::config::{Cluster, ClusterFile};
 use crate::exit::Failure;
 use crate::mountinfo::{self, Mounted};
 use crate::registry::{self, Kind};
@@ -26,12 +26,13 @@ pub fn source(text: &str) -> Result<Source, Failure> {
     });
     if !missing || text.starts_with('/') {
         if let Some(file) = config_file(path) {
-            let cluster = read_cluster(&file)?;
+            let file = read_cluster(&file)?;
+            let cluster = file.any();
             return Ok(Source {
                 servers: cluster.servers(),
-                fs_name: cluster.name,
+                fs_name: cluster.name.clone(),
                 dir: Vec::new(),
-                cluster: Some(cluster.file),
+                cluster: Some(cluster.file.clone()),
             });
         }
         return mounted(path);
@@ -85,8 +86,14 @@ pub fn source_or_only(target: Option<&String>) -> Result<Source, Failure> {
     }
 }
 
+/// The cluster that `path` describes, as the server `server` sees it; without a number, as the only
+/// server does.
+pub fn cluster_of(path: &Path, server: Option<u16>) -> Result<Cluster, Failure> {
+    cluster(path)?.server(server).map_err(Failure::usage)
+}
+
 /// The cluster that `path`, a file or the directory of `redbud local`, describes.
-pub fn cluster(path: &Path) -> Result<Cluster, Failure> {
+pub fn cluster(path: &Path) -> Result<ClusterFile, Failure> {
     match config_file(path) {
         Some(file) => read_cluster(&file),
         None if path.is_dir() => {
@@ -100,8 +107,8 @@ pub fn cluster(path: &Path) -> Result<Cluster, Failure> {
     }
 }
 
-fn read_cluster(file: &Path) -> Result<Cluster, Failure> {
-    Cluster::read(file).map_err(|error| Failure::usage(error.to_string()))
+fn read_cluster(file: &Path) -> Result<ClusterFile, Failure> {
+    ClusterFile::read(file).map_err(|error| Failure::usage(error.to_string()))
 }
 
 fn config_file(path: &Path) -> Option<PathBuf> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::Output;
+use super::{Output, ServerChoice};
 
 /// Arguments of `journal`.
 #[derive(Args, Debug)]
@@ -31,6 +31,9 @@ cluster's file says, 1 it is not.")]
 pub struct JournalStatusArgs {
     /// The cluster's file
     pub config: PathBuf,
+    /// Whose log
+    #[command(flatten)]
+    pub server: ServerChoice,
     /// How to print it
     #[command(flatten)]
     pub output: Output,
@@ -42,7 +45,7 @@ pub struct JournalStatusArgs {
 Recovers the file system, writes everything home, and switches to the new place, which is
 then empty. The command may be interrupted at any moment: the log is then in the old or in
 the new place, and the same command ends the move. Afterwards set or remove `journal` in
-[metadata] of the cluster's file, as the command says; until then no server starts.
+[metadata], or in the server's table [[mds]], of the cluster's file, as the command says; until then no server starts.
 
 The device that had the log before is marked as unused.
 
@@ -51,6 +54,9 @@ The device that had the log before is marked as unused.
 pub struct JournalMoveArgs {
     /// The cluster's file, which names the present place of the log
     pub config: PathBuf,
+    /// Whose log
+    #[command(flatten)]
+    pub server: ServerChoice,
     /// Move the log to this device or file
     #[arg(long, value_name = "DEVICE", required_unless_present = "internal")]
     pub to: Option<PathBuf>,

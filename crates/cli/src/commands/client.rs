@@ -41,12 +41,18 @@ pub fn run(args: &ClientArgs) -> Ended {
     }
 }
 
+/// The clients of all metadata servers. Each server of several gives a client a number of its own.
 fn clients(source: &Source) -> Result<Vec<Value>, Failure> {
-    let mut server = admin::status(source)?;
-    Ok(match server["clients"].take() {
-        Value::Array(clients) => clients,
-        _ => Vec::new(),
-    })
+    let mut all = Vec::new();
+    for server in admin::servers(source)? {
+        let mut status = admin::status(&server.source)?;
+        let Value::Array(mut clients) = status["clients"].take() else { continue };
+        if let Some(number) = server.number {
+            clients.iter_mut().for_each(|client| client["server"] = number.into());
+        }
+        all.extend(clients);
+    }
+    Ok(all)
 }
 
 /// The one client that `name` means: its number, or a part of its description.
@@ -151,6 +157,8 @@ fn evict(args: &ClientEvictArgs) -> Ended {
         );
         return Err(Failure::usage(text));
     }
+    let server = client["server"].as_u64().and_then(|number| u16::try_from(number).ok());
+    let source = admin::server(&source, server)?;
     admin::ask(&source, Op::Evict { client: ClientId(number(&client["id"])) })?;
     output::print(&format!("{name} is evicted\n"))?;
     Ok(0)

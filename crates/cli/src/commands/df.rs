@@ -51,7 +51,15 @@ pub fn run(args: &DfArgs) -> Ended {
     Ok(0)
 }
 
+/// The space of all metadata servers together.
 fn space(source: &Source) -> Result<Space, Failure> {
+    let spaces = admin::servers(source)?.into_iter().map(|server| space_at(&server.source));
+    let spaces = spaces.collect::<Result<Vec<_>, _>>()?.into_iter();
+    let sum = spaces.reduce(Space::and).map(|sum| Space { source: source.to_string(), ..sum });
+    sum.ok_or_else(|| Failure::failed("RB-MDS-REFUSED", format!("{source}: it has no server")))
+}
+
+fn space_at(source: &Source) -> Result<Space, Failure> {
     match admin::ask(source, Op::Statfs {})? {
         OpReply::Statfs { statfs } => Ok(Space::from(source, &statfs)),
         _ => Err(Failure::failed(
@@ -62,6 +70,19 @@ fn space(source: &Source) -> Result<Space, Failure> {
 }
 
 impl Space {
+    /// What both have; their zones are different ones.
+    fn and(mut self, other: Space) -> Space {
+        self.zones.extend(other.zones);
+        self.zones.sort_by_key(|zone| zone.pag);
+        Space {
+            bytes: self.bytes + other.bytes,
+            bytes_free: self.bytes_free + other.bytes_free,
+            inodes: self.inodes + other.inodes,
+            inodes_free: self.inodes_free + other.inodes_free,
+            ..self
+        }
+    }
+
     fn from(source: &Source, statfs: &Statfs) -> Space {
         let zone = |&(pag, (blocks, free)): &(types::PagId, (u64, u64))| Zone {
             pag: pag.0,

@@ -22,7 +22,7 @@ fn failed(text: String) -> Failure {
 
 /// Writes a dump to standard output.
 pub fn dump(args: &DumpArgs) -> Ended {
-    let cluster = target::cluster(&args.target)?;
+    let cluster = target::cluster_of(&args.target, args.server.number)?;
     if std::io::stdout().is_terminal() {
         return Err(Failure::usage("standard output is a terminal: redirect the dump to a file"));
     }
@@ -92,7 +92,7 @@ fn partial(dumped: &Dumped) -> Option<String> {
 
 /// Loads a dump from standard input into a file system fresh from `redbud mkfs`.
 pub fn load(args: &LoadArgs) -> Ended {
-    let cluster = target::cluster(&args.target)?;
+    let cluster = target::cluster_of(&args.target, args.server.number)?;
     if std::io::stdin().is_terminal() {
         return Err(Failure::usage(
             "standard input is a terminal: redirect it from the dump's file",

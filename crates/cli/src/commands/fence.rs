@@ -9,7 +9,7 @@ use types::limits::{BLOCK, BLOCK_U64};
 use types::{ClientId, Duration};
 
 use crate::args::{FenceArgs, FenceCommand, FenceTestArgs};
-use crate::config::Cluster;
+use crate::config::{Cluster, ClusterFile};
 use crate::exit::{Ended, Failure};
 use crate::fence_agent::Agent;
 use crate::output;
@@ -20,7 +20,8 @@ const WRITE_MAX: Duration = Duration::from_secs(30);
 /// Runs the command.
 pub fn run(args: &FenceArgs) -> Ended {
     let FenceCommand::Test(args) = &args.command;
-    let cluster = Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
+    let file = ClusterFile::read(&args.config);
+    let cluster = file.map_err(|error| Failure::usage(error.to_string()))?.any().clone();
     if host_of(&args.host) != Some(args.host.as_str()) {
         let text =
             format!("`{}` is not the name of a host: write it as in `redbud status`", args.host);

@@ -12,7 +12,7 @@ use mfs::fsck::{
 use serde::Serialize;
 use types::PagId;
 
-use crate::args::{Format, FsckArgs};
+use crate::args::FsckArgs;
 use crate::config::Cluster;
 use crate::devices::{open_error, open_metadata, zone_devices};
 use crate::exit::{Ended, Failure, fsck as code};
@@ -26,6 +26,9 @@ const WHILE_SERVED: &str = "a server uses these metadata: stop it for fsck, or c
 struct Report {
     version: u32,
     name: String,
+    /// The number of the metadata server, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<u8>,
     clean: bool,
     problems: Vec<Problem>,
     problems_omitted: u64,
@@ -74,10 +77,30 @@ struct LostData {
     text: String,
 }
 
+/// The reports of several metadata servers.
+#[derive(Serialize)]
+struct Several {
+    version: u32,
+    name: String,
+    clean: bool,
+    servers: Vec<Checked>,
+}
+
+/// What a check of one server's metadata came to.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Checked {
+    Done(Box<Report>),
+    Failed(Unusable),
+}
+
 /// The report if the check failed.
 #[derive(Serialize)]
 struct Unusable {
     version: u32,
+    /// The number of the metadata server, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<u8>,
     clean: bool,
     error: Reason,
 }
@@ -117,23 +140,104 @@ pub fn run(args: &FsckArgs) -> Ended {
     let Some(target) = args.target.as_ref().filter(|_| !args.list) else {
         return list(args);
     };
-    let (cluster, outcome, foreign) = match checked(target, args) {
-        Ok(checked) => checked,
-        Err(failure) => {
-            if args.output.format() != Format::Table {
-                let error = Reason { code: failure.name, text: failure.text.clone() };
-                let report = Unusable { version: 1, clean: false, error };
-                output::print_report(args.output, &report, |_| String::new())?;
-            }
-            return Err(failure);
-        }
-    };
+    let chosen = clusters(target, args).map_err(|failure| failure.with_code(code::USAGE));
+    let clusters = chosen.or_else(|failure| unusable(args, failure))?;
+    match &clusters[..] {
+        [cluster] => one(cluster, args),
+        _ => several(&clusters, args),
+    }
+}
+
+/// Reports that nothing was checked.
+fn unusable<T>(args: &FsckArgs, failure: Failure) -> Result<T, Failure> {
+    if args.output.is_json() {
+        let report = Unusable::new(None, &failure);
+        output::print_report(args.output, &report, |_| String::new())?;
+    }
+    Err(failure)
+}
+
+/// The cluster as each server sees it that is to be checked.
+fn clusters(target: &Path, args: &FsckArgs) -> Result<Vec<Cluster>, Failure> {
+    let file = target::cluster(target)?;
+    let relabelled = |id: &&u16| file.servers.iter().all(|one| !has_zone(one, PagId(**id)));
+    if let Some(id) = args.relabel.iter().find(relabelled) {
+        let text = format!("--relabel {id}: the cluster's file has no data zone {id}");
+        return Err(Failure::failed("RB-FSCK", text));
+    }
+    match args.server {
+        None => Ok(file.servers),
+        chosen => Ok(vec![file.server(chosen).map_err(Failure::usage)?]),
+    }
+}
+
+fn has_zone(cluster: &Cluster, id: PagId) -> bool {
+    cluster.data.iter().any(|(zone, _)| *zone == id)
+}
+
+/// Checks the metadata of one server.
+fn one(cluster: &Cluster, args: &FsckArgs) -> Ended {
+    let (outcome, foreign) = checked(cluster, args).or_else(|failure| unusable(args, failure))?;
     let status = status(&outcome);
-    let report = report(&cluster, args.repair, (outcome, foreign));
+    let report = report(cluster, args.repair, (outcome, foreign));
     // The exit status has repairs and losses even if the report cannot be printed.
     let unprinted = |failure: Failure| failure.with_code(status | code::OPERATION);
     output::print_report(args.output, &report, describe).map_err(unprinted)?;
     Ok(status)
+}
+
+/// Checks the metadata of several servers, one after the other, those behind a failure too.
+fn several(clusters: &[Cluster], args: &FsckArgs) -> Ended {
+    let (mut servers, mut statuses) = (Vec::new(), Vec::new());
+    for cluster in clusters {
+        let checked = match checked(cluster, args) {
+            Ok((outcome, foreign)) => {
+                statuses.push(status(&outcome));
+                let found = report(cluster, args.repair, (outcome, foreign));
+                Checked::Done(Box::new(found))
+            }
+            Err(failure) => {
+                statuses.push(failure.code);
+                Checked::Failed(Unusable::new(Some(cluster.shard.0), &failure))
+            }
+        };
+        if !args.output.is_json() {
+            output::print(&describe_one(&checked))?;
+        }
+        servers.push(checked);
+    }
+    let (status, name) = (worst(&statuses), clusters[0].name.clone());
+    let clean = servers.iter().all(|one| matches!(one, Checked::Done(report) if report.clean));
+    let report = Several { version: 1, name, clean, servers };
+    let unprinted = |failure: Failure| failure.with_code(status | code::OPERATION);
+    output::print_report(args.output, &report, |_| String::new()).map_err(unprinted)?;
+    Ok(status)
+}
+
+fn describe_one(checked: &Checked) -> String {
+    match checked {
+        Checked::Done(report) => describe(report),
+        Checked::Failed(Unusable { server, error, .. }) => format!(
+            "server {}: not checked: {} [{}]\n",
+            server.unwrap_or_default(),
+            error.text,
+            error.code
+        ),
+    }
+}
+
+/// The status of several checks: the worst, and whether data was lost in any.
+fn worst(statuses: &[u8]) -> u8 {
+    let lost = statuses.iter().fold(0, |all, status| all | status & code::LOST);
+    let worst = statuses.iter().map(|status| status & !code::LOST).max().unwrap_or(0);
+    worst | lost
+}
+
+impl Unusable {
+    fn new(server: Option<u8>, failure: &Failure) -> Unusable {
+        let error = Reason { code: failure.name, text: failure.text.clone() };
+        Unusable { version: 1, server, clean: false, error }
+    }
 }
 
 /// The exit status.
@@ -188,12 +292,11 @@ fn severity(kind: ProblemKind) -> &'static str {
     }
 }
 
-fn checked(target: &Path, args: &FsckArgs) -> Result<(Cluster, Repaired, Vec<String>), Failure> {
-    let cluster = target::cluster(target).map_err(|failure| failure.with_code(code::USAGE))?;
+fn checked(cluster: &Cluster, args: &FsckArgs) -> Result<(Repaired, Vec<String>), Failure> {
     let checked = env::run(DriverKind::Auto, |env| async move {
-        let outcome = check(&env, &cluster, args).await?;
-        let foreign = foreign_zones(&env, &cluster).await;
-        Ok((cluster, outcome, foreign))
+        let outcome = check(&env, cluster, args).await?;
+        let foreign = foreign_zones(&env, cluster).await;
+        Ok((outcome, foreign))
     });
     progress_end();
     checked.map_err(|error| failed(format!("cannot start the I/O driver: {error}"))).flatten()
@@ -211,11 +314,8 @@ fn jobs(args: &FsckArgs) -> usize {
 
 async fn check(env: &Env, cluster: &Cluster, args: &FsckArgs) -> Result<Repaired, Failure> {
     let (repair, jobs) = (args.repair, jobs(args));
-    let relabel: Vec<PagId> = args.relabel.iter().copied().map(PagId).collect();
-    if let Some(id) = relabel.iter().find(|id| cluster.data.iter().all(|(zone, _)| zone != *id)) {
-        let text = format!("--relabel {id}: the cluster's file has no data zone {id}");
-        return Err(Failure::failed("RB-FSCK", text).with_code(code::USAGE));
-    }
+    let relabel = args.relabel.iter().copied().map(PagId);
+    let relabel: Vec<PagId> = relabel.filter(|id| has_zone(cluster, *id)).collect();
     let opened = open_metadata(env, cluster, repair).await;
     let disks = opened.map_err(|error| failed(open_error(&error, WHILE_SERVED)))?;
     let progress = std::io::stderr().is_terminal().then_some(show as fn(u64, u64));
@@ -286,6 +386,7 @@ fn report(cluster: &Cluster, repair: bool, (outcome, foreign): (Repaired, Vec<St
     Report {
         version: 1,
         name: cluster.name.clone(),
+        server: cluster.is_of_several().then_some(cluster.shard.0),
         clean: findings.is_clean(),
         problems: findings.problems.iter().map(problem).collect(),
         problems_omitted: findings.omitted,
@@ -422,7 +523,7 @@ fn describe(report: &Report) -> String {
     }
     let counts = &report.counts;
     if counts.inodes == 0 {
-        return text + &format!("{}: DAMAGED: no inode is readable\n", report.name);
+        return text + &format!("{}: DAMAGED: no inode is readable\n", subject(report));
     }
     let shape = report.format.as_ref().map_or_else(String::new, |format| {
         let features = if format.features.is_empty() { "none" } else { &format.features };
@@ -433,7 +534,7 @@ fn describe(report: &Report) -> String {
     text + &format!(
         "{}: {verdict}: {} inodes ({} directories, {} orphans), {} names, {} segments, \
          {} metadata blocks, {} data blocks in files{held}, {} free{shape}\n",
-        report.name,
+        subject(report),
         counts.inodes,
         counts.directories,
         counts.orphans,
@@ -443,6 +544,14 @@ fn describe(report: &Report) -> String {
         counts.data_blocks_in_files,
         counts.data_blocks_free
     )
+}
+
+/// Whose metadata the report is about.
+fn subject(report: &Report) -> String {
+    match report.server {
+        None => report.name.clone(),
+        Some(server) => format!("{}, server {server}", report.name),
+    }
 }
 
 /// Data blocks that are neither in files nor free.
@@ -458,6 +567,15 @@ fn held(counts: &Numbers) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn status_of_several_checks_is_the_worst() {
+        use code::{CORRECTED, LOST, OPERATION, UNCORRECTED};
+        assert_eq!(worst(&[0, 0]), 0);
+        assert_eq!(worst(&[CORRECTED, 0]), CORRECTED);
+        assert_eq!(worst(&[UNCORRECTED, CORRECTED | LOST]), UNCORRECTED | LOST);
+        assert_eq!(worst(&[OPERATION, UNCORRECTED]), OPERATION);
+    }
 
     #[test]
     fn blocks_neither_in_files_nor_free_are_reported() {

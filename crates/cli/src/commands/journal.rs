@@ -10,7 +10,7 @@ use types::units::human_size;
 
 use crate::args::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArgs};
 use crate::commands::mkfs;
-use crate::config::{Cluster, JOURNAL_MIN, Zone};
+use crate::config::{Cluster, ClusterFile, JOURNAL_MIN, Zone};
 use crate::devices::{MetadataDisks, open_error, open_exclusive, open_metadata};
 use crate::exit::{Ended, Failure};
 use crate::output;
@@ -70,12 +70,22 @@ where
         .flatten()
 }
 
-fn read(path: &Path) -> Result<Cluster, Failure> {
-    Cluster::read(path).map_err(|error| Failure::usage(error.to_string()))
+/// The cluster as the server sees it, and the devices that are another use's or server's.
+fn read(path: &Path, server: Option<u16>) -> Result<(Cluster, Vec<Zone>), Failure> {
+    let file = ClusterFile::read(path).map_err(|error| Failure::usage(error.to_string()))?;
+    let used = file.clone();
+    let cluster = file.server(server).map_err(Failure::usage)?;
+    let mut taken = Vec::new();
+    for one in used.servers {
+        let journal = one.journal.filter(|_| one.shard != cluster.shard);
+        taken.extend(std::iter::once(one.metadata).chain(journal));
+        taken.extend(one.data.into_iter().map(|(_, zone)| zone));
+    }
+    Ok((cluster, taken))
 }
 
 fn status(args: &JournalStatusArgs) -> Ended {
-    let cluster = read(&args.config)?;
+    let (cluster, _) = read(&args.config, args.server.number)?;
     let it = &cluster;
     let state = on_driver(|env| async move { look(&env, it).await })?;
     let device = cluster.journal.as_ref().map(|zone| zone.path.display().to_string());
@@ -129,14 +139,18 @@ async fn shared(env: &Env, zone: &Zone) -> Result<Disk, Failure> {
 }
 
 fn relocate(args: &JournalMoveArgs) -> Ended {
-    let cluster = read(&args.config)?;
-    let it = &cluster;
+    let (cluster, taken) = read(&args.config, args.server.number)?;
+    let it = (&cluster, &taken[..]);
     let moved = on_driver(|env| async move { move_log(&env, it, args).await })?;
     let device = args.to.as_ref().map(|path| path.display().to_string());
     let file = cluster.file.display();
+    let table = match cluster.is_of_several() {
+        false => "[metadata]".to_owned(),
+        true => format!("the table [[mds]] of server {}", cluster.shard.0),
+    };
     let next = match &device {
-        Some(device) => format!("set `journal = \"{device}\"` in [metadata] of {file}"),
-        None => format!("remove `journal` from [metadata] of {file}"),
+        Some(device) => format!("set `journal = \"{device}\"` in {table} of {file}"),
+        None => format!("remove `journal` from {table} of {file}"),
     };
     let report = MovedReport {
         version: 1,
@@ -165,7 +179,11 @@ fn describe_move(report: &MovedReport) -> String {
     )
 }
 
-async fn move_log(env: &Env, cluster: &Cluster, args: &JournalMoveArgs) -> Result<Moved, Failure> {
+async fn move_log(
+    env: &Env,
+    (cluster, taken): (&Cluster, &[Zone]),
+    args: &JournalMoveArgs,
+) -> Result<Moved, Failure> {
     let busy = |error: &std::io::Error| failed(open_error(error, WHILE_SERVED));
     let to = args.to.as_ref().map(|path| Zone { path: path.clone(), size: args.size });
     // After an interrupted move the cluster's file may name the target already.
@@ -174,7 +192,7 @@ async fn move_log(env: &Env, cluster: &Cluster, args: &JournalMoveArgs) -> Resul
     from.journal = from.journal.filter(|zone| !same(zone));
     let disks = open_metadata(env, &from, true).await.map_err(|error| busy(&error))?;
     let to = match &to {
-        Some(zone) => Some(open_target(env, cluster, zone, &disks, args.force).await?),
+        Some(zone) => Some(open_target(env, taken, zone, &disks, args.force).await?),
         None => None,
     };
     let moved = journal::move_log(env, disks, to.as_ref(), args.force).await;
@@ -184,13 +202,12 @@ async fn move_log(env: &Env, cluster: &Cluster, args: &JournalMoveArgs) -> Resul
 /// Opens the target; without force, refuses content that no journal of this file system left.
 async fn open_target(
     env: &Env,
-    cluster: &Cluster,
+    taken: &[Zone],
     zone: &Zone,
     disks: &MetadataDisks,
     force: bool,
 ) -> Result<Disk, Failure> {
-    let others = std::iter::once(&cluster.metadata).chain(cluster.data.iter().map(|(_, it)| it));
-    for other in others {
+    for other in taken {
         if mkfs::is_same(&other.path, &zone.path) {
             let text = format!(
                 "{}: the cluster's file names it for another zone; name another device",

@@ -38,7 +38,7 @@ fn failed(text: String) -> Failure {
 fn secrets_of(path: &Path) -> Result<PathBuf, Failure> {
     let is_cluster = path.is_dir() || path.extension().is_some_and(|end| end == "toml");
     match is_cluster {
-        true => Ok(target::cluster(path)?.key),
+        true => Ok(target::cluster(path)?.any().key.clone()),
         false => Ok(path.to_owned()),
     }
 }
@@ -91,7 +91,7 @@ fn edit<T>(
 }
 
 fn allow(args: &KeyAllowArgs) -> Ended {
-    let cluster = target::cluster(&args.cluster)?;
+    let cluster = target::cluster(&args.cluster)?.any().clone();
     let entry = Entry {
         key: args.key,
         name: args.name.clone(),
@@ -104,7 +104,7 @@ fn allow(args: &KeyAllowArgs) -> Ended {
 }
 
 fn revoke(args: &KeyRevokeArgs) -> Ended {
-    let cluster = target::cluster(&args.cluster)?;
+    let cluster = target::cluster(&args.cluster)?.any().clone();
     let key = args.which.parse::<PublicKey>();
     if args.which.starts_with("redbud-") {
         key.as_ref().map_err(|error| Failure::usage(error.to_string()))?;
@@ -139,7 +139,7 @@ struct Line {
 }
 
 fn list(args: &KeyListArgs) -> Ended {
-    let cluster = target::cluster(&args.cluster)?;
+    let cluster = target::cluster(&args.cluster)?.any().clone();
     let allowed = keys::read_allowed(&cluster.allowed).map_err(failed)?;
     let line = |entry: &Entry| Line {
         key: entry.key.to_string(),

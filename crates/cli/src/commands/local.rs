@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use crate::args::LocalArgs;
 use crate::commands::umount;
+use crate::config::ClusterFile;
 use crate::exit::{Ended, Failure};
 use crate::lockfile::{LockError, LockFile};
 use crate::mountinfo;
@@ -41,17 +42,18 @@ pub fn run(args: &LocalArgs) -> Ended {
     let mount = mount_point(&args.mount, &dir)?;
     lock.rewrite(&format!("pid {}, mounted at {}", std::process::id(), mount.display()))
         .map_err(|error| io(&dir, error))?;
-    let (cluster, targets) = opening::open_or_make(&dir, args)?;
+    let (file, targets) = opening::open_or_make(&dir, args)?;
+    let servers = servers(&file);
+    let cluster = file.any();
     let source = Source {
         servers: cluster.servers(),
         fs_name: cluster.name.clone(),
         dir: Vec::new(),
         cluster: Some(cluster.file.clone()),
     };
-    let standing = cluster.membership.is_some();
     supervisor::run(parts::Plan {
-        addresses: if standing { cluster.servers() } else { Vec::new() },
-        cluster: cluster.file,
+        servers,
+        cluster: cluster.file.clone(),
         source,
         targets: targets.osts.into_iter().map(|ost| ost.address).collect(),
         dir,
@@ -59,6 +61,26 @@ pub fn run(args: &LocalArgs) -> Ended {
         options: args.options.clone(),
         exec: args.exec.clone(),
     })
+}
+
+/// How the metadata servers are run: each of several, or one and its standbys, or one.
+fn servers(file: &ClusterFile) -> Vec<parts::Server> {
+    let cluster = file.any();
+    let (several, standing) = (file.is_several(), cluster.membership.is_some());
+    let addresses = cluster.servers();
+    let count = if several || standing { addresses.len() } else { 1 };
+    let server = |(index, address): (usize, &String)| {
+        let (which, options) = match (several, standing) {
+            (true, _) => (format!(" {index}"), vec!["--server".to_owned(), index.to_string()]),
+            (_, true) => (
+                format!(" at {address}"),
+                vec!["--standby".to_owned(), "--listen".to_owned(), address.clone()],
+            ),
+            _ => (String::new(), Vec::new()),
+        };
+        parts::Server { name: files::numbered("mds", index), which, options }
+    };
+    addresses.iter().take(count).enumerate().map(server).collect()
 }
 
 fn lock(dir: &Path) -> Result<LockFile, Failure> {

@@ -14,17 +14,18 @@ use env::{DriverKind, Env};
 use mds::fence::Fence;
 use mds::{Config, Mds, MembershipReport, PagPlace, ServeError};
 use membership::Membership;
-use mfs::journal::Disks;
-use mfs::{Cost, LayoutLimits, Mfs, OpenOptions, StoreError, ZoneKind};
+use mfs::journal::{self, Disks};
+use mfs::{Cost, Feature, Features, LayoutLimits, Mfs, OpenOptions, StoreError, ZoneKind};
+use proto::mds::ServerInfo;
 use rustix::process::{Signal, getpid, kill_process};
 use types::limits::{BLOCK_U64, HALF_OPEN_MAX, SESSIONS_MAX};
 use types::units::human_size;
-use types::{Epoch, PagId};
+use types::{Epoch, PagId, ServerId, ShardId};
 
 use crate::address;
 use crate::args::{MdsArgs, MdsCommand};
 use crate::commands::mount;
-use crate::config::{Cluster, FenceConfig, MembershipConfig, Zone};
+use crate::config::{Cluster, ClusterFile, FenceConfig, MembershipConfig, Zone};
 use crate::control::{Handler, of_mds};
 use crate::devices::{open_metadata, with_path};
 use crate::etcd::EtcdMembership;
@@ -45,8 +46,14 @@ pub fn run(args: &MdsArgs) -> Ended {
         return failover::run(asked);
     }
     let config = args.config.as_deref().unwrap_or(Path::new(""));
-    let mut cluster = Cluster::read(config).map_err(|error| Failure::usage(error.to_string()))?;
+    let file = ClusterFile::read(config).map_err(|error| Failure::usage(error.to_string()))?;
+    let mut cluster = file.server(args.server).map_err(Failure::usage)?;
     if let Some(listen) = &args.listen {
+        if cluster.is_of_several() {
+            let text = "--listen: the other servers look for this one at the address that its table \
+                        [[mds]] has: change it there";
+            return Err(Failure::usage(text));
+        }
         let listen = address::check_address(listen).map_err(Failure::usage)?;
         cluster.listen_at(listen);
     }
@@ -145,12 +152,13 @@ async fn epoch_above(
 async fn alone(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
     let server = start(&env, cluster, args, Epoch(0), None).await?;
     let source = Source {
-        servers: vec![server.address()],
+        servers: addresses(cluster, server.address()),
         fs_name: server.fs_name(),
         dir: Vec::new(),
         cluster: None,
     };
-    let registered = register(&env, source, args, of_mds::handler(server.control()));
+    let among = cluster.is_of_several().then_some(cluster.shard.0);
+    let registered = register(&env, (source, among), args, of_mds::handler(server.control()));
     // Polled once first, so that a signal right after the notification stops the server.
     let mut signal = pin!(env.stop_signal());
     let early = poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
@@ -170,6 +178,12 @@ async fn alone(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
     Ok(0)
 }
 
+/// The addresses by which this host can mount: the server's own first.
+fn addresses(cluster: &Cluster, own: String) -> Vec<String> {
+    let others = cluster.namespace.iter().filter(|address| **address != cluster.listen);
+    std::iter::once(own).chain(others.cloned()).collect()
+}
+
 fn stopping(signal: i32) {
     log::line(&format!("stopping (signal {signal})"));
     notify::send("STOPPING=1\n");
@@ -186,6 +200,10 @@ async fn start(
     let path = cluster.metadata.path.display().to_string();
     let disks =
         open_metadata(env, cluster, true).await.map_err(|error| failed(error.to_string()))?;
+    // Before the epoch of this start is written there. What cannot be read, the opening reports.
+    if let Ok(found) = journal::look(env, &disks).await {
+        check_shard(cluster, &path, (found.superblock.shard, found.superblock.features))?;
+    }
     let options = OpenOptions {
         epoch_above: above.max(epoch_above(env, &disks, cluster, args).await?),
         cache_bytes: cluster.cache as usize,
@@ -209,8 +227,12 @@ async fn start(
     if cluster.security.is_none() {
         log::line("security = \"none\": who reaches the server can read and change everything");
     }
+    let among = match cluster.namespace.len() {
+        0 => String::new(),
+        count => format!(" as server {} of {count}", cluster.shard.0),
+    };
     log::line(&format!(
-        "serving `{}` at {}, epoch {}, with a cache of {}",
+        "serving `{}`{among} at {}, epoch {}, with a cache of {}",
         identity.name,
         server.address(),
         identity.epoch,
@@ -249,10 +271,52 @@ async fn config_of(
         fences: fences(env, cluster),
         own_host: mount::host_name(),
         validate: false,
+        servers: servers_of(cluster),
         membership,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)
     })
+}
+
+/// Refuses the metadata of another server, and those of a server alone among several.
+fn check_shard(
+    cluster: &Cluster,
+    path: &str,
+    (shard, features): (ShardId, Features),
+) -> Result<(), Failure> {
+    let (file, number) = (cluster.file.display(), shard.0);
+    let is_of_several = features.has(Feature::SHARDS);
+    let text = if shard != cluster.shard {
+        format!(
+            "{path}: the device holds the metadata of server {number}, but {file} names it as that \
+             of server {}",
+            cluster.shard.0
+        )
+    } else if is_of_several && !cluster.is_of_several() {
+        format!(
+            "{path}: the device holds the metadata of server {number} of several, but {file} names \
+             no other server: write a table [[mds]] for each"
+        )
+    } else if cluster.is_of_several() && !is_of_several {
+        format!(
+            "{path}: the device holds a file system with one metadata server, but {file} names {}: \
+             only `redbud mkfs` makes one with several",
+            cluster.namespace.len()
+        )
+    } else {
+        return Ok(());
+    };
+    Err(failed(text))
+}
+
+/// All servers of the namespace; empty: there is one.
+fn servers_of(cluster: &Cluster) -> Vec<ServerInfo> {
+    let server = |(number, address): (usize, &String)| ServerInfo {
+        server: ServerId(number as u16),
+        shards: vec![number as u8],
+        addresses: vec![address.clone()],
+    };
+    cluster.namespace.iter().enumerate().map(server).collect()
 }
 
 /// Names in the log what was damaged when the metadata were opened.
@@ -269,7 +333,12 @@ fn report_damage(path: &str, mfs: &Mfs) {
 
 /// Makes the server known on this host, and opens its control socket. Without either it works, and
 /// administrators ask it over the network.
-fn register(env: &Env, source: Source, args: &MdsArgs, handler: Handler) -> Option<Registered> {
+fn register(
+    env: &Env,
+    (source, server): (Source, Option<u8>),
+    args: &MdsArgs,
+    handler: Handler,
+) -> Option<Registered> {
     let pid = std::process::id();
     let socket = args.control.clone().unwrap_or_else(|| registry::usual_socket(Kind::Mds, pid));
     let socket = std::path::absolute(&socket).unwrap_or(socket);
@@ -277,6 +346,7 @@ fn register(env: &Env, source: Source, args: &MdsArgs, handler: Handler) -> Opti
         kind: Kind::Mds,
         pid,
         source: source.to_string(),
+        server,
         mount: PathBuf::new(),
         socket: Some(socket.clone()),
         log: None,

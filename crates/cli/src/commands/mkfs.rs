@@ -1,8 +1,8 @@
 //! `redbud mkfs`: formats the zones of a new file system.
 //!
-//! mkfs writes the labels of the data zones first and the metadata zone last. An interrupted mkfs
-//! leaves no file system, or the old one with data zones of another file system, which a server
-//! refuses.
+//! mkfs writes the labels of the data zones first and the metadata zones last, with the root
+//! directory at the very end. An interrupted mkfs leaves no file system, or the old one with data
+//! zones of another file system, which a server refuses.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -16,10 +16,10 @@ use mfs::{
 use serde::Serialize;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
-use types::{Attr, Epoch, Fault, Ino, PagId, Uuid};
+use types::{Attr, Epoch, Fault, Ino, PagId, ShardId, Uuid};
 
 use crate::args::MkfsArgs;
-use crate::config::{Cluster, DATA_MIN, JOURNAL_MIN, METADATA_MIN, Zone};
+use crate::config::{Cluster, ClusterFile, DATA_MIN, JOURNAL_MIN, METADATA_MIN, Zone};
 use crate::devices::{MetadataDisks, open_exclusive};
 use crate::exit::{Ended, Failure};
 use crate::output;
@@ -35,14 +35,28 @@ pub struct Formatted {
     version: u32,
     name: String,
     uuid: String,
+    slot_bytes: u64,
+    inline_data: bool,
+    layout_blocks: bool,
+    /// What the only server has.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    only: Option<FormattedServer>,
+    /// What each of several servers has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    servers: Vec<FormattedServer>,
+}
+
+/// What a metadata server has.
+#[derive(Serialize)]
+struct FormattedServer {
+    /// Its number among several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<u8>,
     metadata: FormattedZone,
     /// The device of the log, if it is not internal.
     #[serde(skip_serializing_if = "Option::is_none")]
     journal: Option<FormattedZone>,
     log_bytes: u64,
-    slot_bytes: u64,
-    inline_data: bool,
-    layout_blocks: bool,
     data: Vec<FormattedZone>,
 }
 
@@ -56,27 +70,37 @@ struct FormattedZone {
 
 /// Formats the zones that a cluster's file names.
 pub fn run(args: &MkfsArgs) -> Ended {
-    let cluster = Cluster::read(&args.config).map_err(|error| Failure::usage(error.to_string()))?;
+    let file = ClusterFile::read(&args.config);
+    let file = file.map_err(|error| Failure::usage(error.to_string()))?;
     let features = features(args.slot, args.inline_data, args.layout_blocks);
-    let made = format(&cluster, args.force, features)?;
+    let made = format(&file, args.force, features)?;
     output::print_report(args.output, &made, describe)?;
     Ok(0)
 }
 
 fn describe(made: &Formatted) -> String {
     let mut text = format!("file system `{}`, uuid {}\n", made.name, made.uuid);
-    let zones = std::iter::once(&made.metadata).chain(&made.data);
-    if let Some(journal) = &made.journal {
-        text += &format!("  journal: {}, {}\n", journal.path, human_size(journal.bytes));
+    let slots = describe_slots(made);
+    for server in made.only.iter().chain(&made.servers) {
+        if let Some(number) = server.server {
+            text += &format!(" server {number}\n");
+        }
+        if let Some(journal) = &server.journal {
+            text += &format!("  journal: {}, {}\n", journal.path, human_size(journal.bytes));
+        }
+        for zone in std::iter::once(&server.metadata).chain(&server.data) {
+            let what = zone.pag.map_or("metadata".to_owned(), |pag| format!("data {pag}"));
+            text += &format!("  {what}: {}, {}\n", zone.path, human_size(zone.bytes));
+        }
+        text += &format!("  log: {}, {slots}\n", human_size(server.log_bytes));
     }
-    for zone in zones {
-        let what = zone.pag.map_or("metadata".to_owned(), |pag| format!("data {pag}"));
-        text += &format!("  {what}: {}, {}\n", zone.path, human_size(zone.bytes));
-    }
-    let sizes = (human_size(made.log_bytes), made.slot_bytes);
+    text
+}
+
+fn describe_slots(made: &Formatted) -> String {
     let inline = if made.inline_data { ", with inline data" } else { "" };
     let layout = if made.layout_blocks { ", with layout blocks" } else { "" };
-    text + &format!("  log: {}, slots of {} bytes{inline}{layout}\n", sizes.0, sizes.1)
+    format!("slots of {} bytes{inline}{layout}", made.slot_bytes)
 }
 
 /// The features of a new file system with these slots, with or without inline data and layout
@@ -87,9 +111,9 @@ pub fn features(slots: SlotSize, inline_data: bool, layout_blocks: bool) -> Feat
     chosen.fold(Features::NONE.with_slots(slots), |all, (feature, _)| all.with(feature))
 }
 
-/// Formats the zones of `cluster`; overwrites content only with `force`.
-pub fn format(cluster: &Cluster, force: bool, features: Features) -> Result<Formatted, Failure> {
-    env::run(DriverKind::Auto, |env| async move { make(&env, cluster, force, features).await })
+/// Formats the zones of all servers of `file`; overwrites content only with `force`.
+pub fn format(file: &ClusterFile, force: bool, features: Features) -> Result<Formatted, Failure> {
+    env::run(DriverKind::Auto, |env| async move { make(&env, file, force, features).await })
         .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
         .flatten()
 }
@@ -101,14 +125,58 @@ struct Opened {
     pags: Vec<PagId>,
 }
 
+/// The devices of a server.
+struct Devices<'a> {
+    cluster: &'a Cluster,
+    metadata: Opened,
+    journal: Option<Opened>,
+    data: Vec<Opened>,
+}
+
 async fn make(
     env: &Env,
-    cluster: &Cluster,
+    file: &ClusterFile,
     force: bool,
     features: Features,
 ) -> Result<Formatted, Failure> {
-    refuse_twice(cluster)?;
+    refuse_twice(file)?;
     // Opens and checks all zones before it writes the first.
+    let mut all = Vec::new();
+    for cluster in &file.servers {
+        all.push(open_all(env, cluster, force).await?);
+    }
+    let uuid = env.random_uuid();
+    let mut pags = Vec::new();
+    for devices in &all {
+        let mut own = Vec::new();
+        for device in &devices.data {
+            own.extend(label(env, devices.cluster, device, uuid).await?);
+        }
+        pags.push(own);
+    }
+    let mut servers = Vec::new();
+    for (devices, pags) in all.iter().zip(pags).rev() {
+        servers.push(format_server(env, devices, (uuid, features), pags).await?);
+    }
+    servers.reverse();
+    let only = if servers.len() == 1 { servers.pop() } else { None };
+    Ok(Formatted {
+        version: 1,
+        name: file.any().name.clone(),
+        uuid: uuid.to_string(),
+        slot_bytes: features.slots().share() as u64,
+        inline_data: features.has(Feature::INLINE_DATA),
+        layout_blocks: features.has(Feature::LAYOUT_BLOCKS),
+        only,
+        servers,
+    })
+}
+
+async fn open_all<'a>(
+    env: &Env,
+    cluster: &'a Cluster,
+    force: bool,
+) -> Result<Devices<'a>, Failure> {
     let metadata = open(env, &cluster.metadata, Vec::new(), METADATA_MIN, force).await?;
     let journal = match &cluster.journal {
         Some(zone) => Some(open(env, zone, Vec::new(), JOURNAL_MIN, force).await?),
@@ -119,45 +187,53 @@ async fn make(
         let least = DATA_MIN * pags.len() as u64;
         data.push(open(env, zone, pags, least, force).await?);
     }
-    let uuid = env.random_uuid();
-    let mut pags = Vec::new();
-    for device in &data {
-        pags.extend(label(env, cluster, device, uuid).await?);
-    }
-    let internal = cluster.log.unwrap_or_else(|| {
+    Ok(Devices { cluster, metadata, journal, data })
+}
+
+/// Formats the metadata zone of a server, whose data zones have their labels already.
+async fn format_server(
+    env: &Env,
+    devices: &Devices<'_>,
+    (uuid, features): (Uuid, Features),
+    pags: Vec<PagFormat>,
+) -> Result<FormattedServer, Failure> {
+    let Devices { cluster, metadata, journal, data } = devices;
+    let log_bytes = cluster.log.unwrap_or_else(|| {
         (metadata.disk.size() / LOG_SHARE / BLOCK_U64 * BLOCK_U64).clamp(LOG_RANGE.0, LOG_RANGE.1)
     });
     // The content was checked above; the store need not refuse it again.
-    let options = FormatOptions {
-        name: cluster.name.clone(),
-        uuid,
-        log_bytes: internal,
-        pags,
-        features,
-        force: true,
-    };
+    let name = cluster.name.clone();
+    let options = FormatOptions { name, uuid, log_bytes, pags, features, force: true };
     let log = journal.as_ref().map(|opened| opened.disk.clone());
     let disks = MetadataDisks { home: metadata.disk.clone(), log };
-    Mfs::format(env, &disks, &options).await.map_err(|error| failed(error.to_string()))?;
-    let log_bytes = own_root(env, &disks).await.map_err(|error| failed(error.to_string()))?;
-    Ok(Formatted {
-        version: 1,
-        name: cluster.name.clone(),
-        uuid: uuid.to_string(),
-        metadata: zone(&metadata, None, 1),
+    let refused = |error: StoreError| failed(error.to_string());
+    Mfs::format_shard(env, &disks, cluster.shard, &options).await.map_err(refused)?;
+    let log_bytes = begin(env, &disks, cluster).await.map_err(refused)?;
+    Ok(FormattedServer {
+        server: cluster.is_of_several().then_some(cluster.shard.0),
+        metadata: zone(metadata, None, 1),
         journal: journal.as_ref().map(|opened| zone(opened, None, 1)),
         log_bytes,
-        slot_bytes: features.slots().share() as u64,
-        inline_data: features.has(Feature::INLINE_DATA),
-        layout_blocks: features.has(Feature::LAYOUT_BLOCKS),
         data: data.iter().flat_map(data_zones).collect(),
     })
 }
 
-/// Gives the root directory to the caller's user and group, with the current time. Returns the
-/// capacity of the log in bytes.
-async fn own_root(env: &Env, disks: &MetadataDisks) -> Result<u64, StoreError> {
+/// Makes new metadata those of one of several servers, if it is; gives the root directory of the
+/// file system to the caller. Returns the capacity of the log in bytes.
+async fn begin(env: &Env, disks: &MetadataDisks, cluster: &Cluster) -> Result<u64, StoreError> {
     let mfs = Mfs::open(env, disks, OpenOptions::default()).await?;
+    if cluster.is_of_several() {
+        mfs.add_shards().await?;
+    }
+    if cluster.shard == ShardId(0) {
+        own_root(env, &mfs).await?;
+    }
+    mfs.close().await?;
+    Ok(mfs.superblock().log_bytes())
+}
+
+/// Gives the root directory to the caller's user and group, with the current time.
+async fn own_root(env: &Env, mfs: &Mfs) -> Result<(), StoreError> {
     let now = env.wall();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     mfs.run(Cost::SMALL, |txn| {
@@ -166,8 +242,7 @@ async fn own_root(env: &Env, disks: &MetadataDisks) -> Result<u64, StoreError> {
         txn.names().set_attr(&Attr { uid, gid, atime, mtime, ctime, btime, ..root })
     })
     .await?;
-    mfs.close().await?;
-    Ok(mfs.superblock().log_bytes())
+    Ok(())
 }
 
 fn data_zones(opened: &Opened) -> impl Iterator<Item = FormattedZone> + '_ {
@@ -232,18 +307,22 @@ pub fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 /// Refuses devices that are one file under two names.
-fn refuse_twice(cluster: &Cluster) -> Result<(), Failure> {
-    let mut seen = std::collections::BTreeMap::new();
-    let zones = cluster.data_devices().into_iter().map(|(zone, _)| zone);
-    for zone in std::iter::once(&cluster.metadata).chain(&cluster.journal).chain(zones) {
-        let Some(identity) = identity(&zone.path) else { continue };
-        if let Some(other) = seen.insert(identity, &zone.path) {
-            let remedy = match *other == cluster.metadata.path {
-                true => "clients open data devices, so give the metadata a device of their own",
-                false => "name it once, with `slices` for several zones on it",
-            };
-            let (other, path) = (other.display(), zone.path.display());
-            return Err(failed(format!("{other} and {path} are one file: {remedy}")));
+fn refuse_twice(file: &ClusterFile) -> Result<(), Failure> {
+    let mut seen: std::collections::BTreeMap<_, (&Path, bool)> = std::collections::BTreeMap::new();
+    for cluster in &file.servers {
+        let others = cluster.data_devices().into_iter().map(|(zone, _)| zone);
+        let others = cluster.journal.iter().chain(others).map(|zone| (zone, false));
+        for (zone, is_metadata) in std::iter::once((&cluster.metadata, true)).chain(others) {
+            let Some(identity) = identity(&zone.path) else { continue };
+            if let Some((other, was)) = seen.insert(identity, (&zone.path, is_metadata)) {
+                let remedy = match (was, is_metadata) {
+                    (true, true) => "each server has metadata of its own",
+                    (false, false) => "name it once, with `slices` for several zones on it",
+                    _ => "clients open data devices, so give the metadata a device of their own",
+                };
+                let (other, path) = (other.display(), zone.path.display());
+                return Err(failed(format!("{other} and {path} are one file: {remedy}")));
+            }
         }
     }
     Ok(())

@@ -88,6 +88,7 @@ fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
         kind: Kind::Mount,
         pid,
         source: source.to_string(),
+        server: None,
         mount: mount.to_owned(),
         socket: Some(std::path::absolute(&socket).unwrap_or(socket)),
         log: options.log.clone(),

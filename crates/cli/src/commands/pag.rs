@@ -12,6 +12,7 @@ use types::limits::BLOCK_U64;
 use types::units::human_size;
 
 use crate::address::{OST_PORT, check_address_or};
+use crate::admin::Server;
 use crate::args::{Output, PagAddArgs, PagArgs, PagCommand, PagFilesArgs, PagListArgs};
 use crate::commands::drain;
 use crate::commands::status::problems::{list, number, text};
@@ -87,6 +88,13 @@ pub fn add_target(source: &Source, address: &str) -> Result<u64, Failure> {
 
 fn add(args: &PagAddArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
+    if admin::servers(&source)?.len() > 1 {
+        let text = format!(
+            "{source}: the file system has several metadata servers, each of which knows only its own \
+             data zones: `redbud mkfs` alone gives them zones yet"
+        );
+        return Err(refused(text));
+    }
     if let Some(target) = args.device.to_str().filter(|device| device.starts_with(OST)) {
         return add_ost(args, &source, target);
     }
@@ -142,6 +150,9 @@ struct Zones {
 #[derive(Serialize)]
 struct Zone {
     pag: u64,
+    /// The metadata server that it belongs to, of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mds: Option<u16>,
     uuid: String,
     device: String,
     state: String,
@@ -155,8 +166,34 @@ struct Zone {
     bytes_pooled: u64,
 }
 
+/// The zones of all metadata servers.
 fn zones(source: &Source) -> Result<Vec<Zone>, Failure> {
-    let server = admin::status(source)?;
+    let mut all = Vec::new();
+    for server in admin::servers(source)? {
+        all.extend(zones_of(&server)?);
+    }
+    all.sort_by_key(|zone| zone.pag);
+    Ok(all)
+}
+
+/// The metadata server that has this data zone.
+fn server_of(source: &Source, pag: u16) -> Result<Source, Failure> {
+    let mut servers = admin::servers(source)?;
+    if servers.len() == 1 {
+        return Ok(servers.remove(0).source);
+    }
+    for server in servers {
+        if zones_of(&server)?.iter().any(|zone| zone.pag == u64::from(pag)) {
+            return Ok(server.source);
+        }
+    }
+    let text = format!("the file system has no data zone {pag}: `redbud pag list` shows them");
+    Err(refused(text))
+}
+
+fn zones_of(server: &Server) -> Result<Vec<Zone>, Failure> {
+    let mds = server.number;
+    let server = admin::status(&server.source)?;
     let bytes = |zone: &Value, key: &str| number(&zone[key]) * BLOCK_U64;
     let is_drained = |zone: &Value| {
         let leaves = [PagUse::Draining, PagUse::Paused].map(PagUse::name);
@@ -164,6 +201,7 @@ fn zones(source: &Source) -> Result<Vec<Zone>, Failure> {
     };
     let zone = |zone: &Value| Zone {
         pag: number(&zone["id"]),
+        mds,
         uuid: text(&zone["uuid"]).to_owned(),
         device: text(&zone["path"]).to_owned(),
         state: if is_drained(zone) { DRAINED } else { text(&zone["state"]) }.to_owned(),
@@ -181,9 +219,13 @@ fn list_all(args: &PagListArgs) -> Ended {
     let report = Zones { version: 1, source: source.to_string(), pags: zones(&source)? };
     output::print_report(args.output, &report, |report| {
         let head = ["pag", "state", "size", "free", "freed", "in pools", "server", "device"];
+        let is_several = report.pags.iter().any(|zone| zone.mds.is_some());
+        let head: Vec<&str> = is_several.then_some("mds").into_iter().chain(head).collect();
         let mut table = Columns::new(&head);
         for zone in &report.pags {
-            table.row(vec![
+            let mds = zone.mds.map(|mds| mds.to_string());
+            let mut row: Vec<String> = mds.into_iter().collect();
+            row.extend([
                 zone.pag.to_string(),
                 zone.state.clone(),
                 human_size(zone.bytes),
@@ -193,6 +235,7 @@ fn list_all(args: &PagListArgs) -> Ended {
                 zone.device_state.clone(),
                 zone.device.clone(),
             ]);
+            table.row(row);
         }
         table.text()
     })?;
@@ -215,7 +258,7 @@ fn set(
     target: Option<&String>,
     output: Output,
 ) -> Ended {
-    let source = target::source_or_only(target)?;
+    let source = server_of(&target::source_or_only(target)?, pag)?;
     let of = only_from.iter().map(|of| of.number()).collect();
     let op = Op::SetZoneState { pag: PagId(pag), state: to.number(), only_from: of };
     let answer = ask(&source, op)?;
@@ -241,7 +284,7 @@ struct Files {
 }
 
 fn files(args: &PagFilesArgs) -> Ended {
-    let source = target::source_or_only(args.target.as_ref())?;
+    let source = server_of(&target::source_or_only(args.target.as_ref())?, args.pag)?;
     let (from, to) = match args.range {
         Some((from, last)) => (from, last.saturating_add(1)),
         None => (0, u64::MAX),

@@ -35,7 +35,7 @@ struct InodePath {
 
 /// Prints the paths.
 pub fn run(args: &PathArgs) -> Ended {
-    let cluster = target::cluster(&args.target)?;
+    let cluster = target::cluster_of(&args.target, args.server.number)?;
     let report = env::run(DriverKind::Auto, |env| async move { find(&env, &cluster, args).await })
         .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
         .flatten()?;

@@ -24,7 +24,7 @@ struct Report {
 
 /// Starts a scrub and waits for its end; or stops a running one.
 pub fn run(args: &ScrubArgs) -> Ended {
-    let source = target::source(&args.target)?;
+    let source = admin::server(&target::source(&args.target)?, args.server.number)?;
     let rate = (!args.stop).then_some(args.rate);
     admin::ask(&source, Op::Scrub { rate })?;
     let mut state = state(&source)?;

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::problems::Problem;
+use crate::admin::Server;
 use crate::args::StatusArgs;
 use crate::control::{self, Ask};
 use crate::exit::{Ended, Failure};
@@ -31,6 +32,9 @@ struct Report {
 #[derive(Serialize)]
 struct FileSystem {
     source: String,
+    /// The number of the server, if there are several: each has an entry of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    number: Option<u16>,
     /// The server's status; null if it did not answer.
     server: Value,
     /// Why it did not answer.
@@ -73,8 +77,7 @@ pub fn run(args: &StatusArgs) -> Ended {
         .filter(is_asked)
         .map(|mount| describe_mount(mount, &running))
         .collect();
-    let asked: Vec<(Source, Result<Value, Failure>)> =
-        sources.into_iter().map(|source| (source.clone(), admin::status(&source))).collect();
+    let asked: Vec<Asked> = sources.into_iter().flat_map(ask).collect();
     let worst = asked.iter().filter_map(|(_, answer)| answer.as_ref().err()).map(|f| f.code).max();
     let mut report = Report {
         version: 1,
@@ -89,12 +92,31 @@ pub fn run(args: &StatusArgs) -> Ended {
     Ok(worst.unwrap_or(0))
 }
 
+/// A server, and what it says.
+type Asked = (Server, Result<Value, Failure>);
+
+/// Asks each server of a file system.
+fn ask(source: Source) -> Vec<Asked> {
+    let first = match admin::status(&source) {
+        Ok(status) => status,
+        Err(failure) => return vec![(Server { number: None, source }, Err(failure))],
+    };
+    let servers = admin::servers_in(&source, &first).into_iter();
+    let said_by = |number| number == first["server"].as_u64();
+    let answer = |server: Server| {
+        let is_known = server.number.is_none() || said_by(server.number.map(u64::from));
+        let answer = if is_known { Ok(first.clone()) } else { admin::status(&server.source) };
+        (server, answer)
+    };
+    servers.map(answer).collect()
+}
+
 fn is_partial(report: &Report) -> bool {
     let of_server = |file_system: &FileSystem| file_system.server["partial"] == true;
     report.filesystems.iter().any(of_server) || report.mounts.iter().any(|mount| mount.foreign)
 }
 
-fn file_system((source, answer): (Source, Result<Value, Failure>)) -> FileSystem {
+fn file_system((Server { number, source }, answer): Asked) -> FileSystem {
     let said = admin::servers_here(&source).into_iter().map(|one| admin::status_of(&one));
     let standbys = said.flatten().filter(admin::stands_by).collect();
     let source = source.to_string();
@@ -103,7 +125,7 @@ fn file_system((source, answer): (Source, Result<Value, Failure>)) -> FileSystem
         Err(failure) => (Value::Null, Some(failure)),
     };
     let (error, code) = failure.map(|one| (one.text, one.name)).unzip();
-    FileSystem { source, server, error, code, standbys }
+    FileSystem { source, number, server, error, code, standbys }
 }
 
 fn describe_mount(mount: &Mounted, running: &[Registration]) -> Mount {

@@ -230,9 +230,13 @@ impl Cluster {
         self.listen = listen;
     }
 
-    /// All addresses at which clients look for the server.
+    /// All addresses at which clients look for a server: those of all servers of several, or of the
+    /// one and its standbys.
     pub fn servers(&self) -> Vec<String> {
-        std::iter::once(&self.listen).chain(&self.standbys).cloned().collect()
+        match self.is_of_several() {
+            true => self.namespace.clone(),
+            false => std::iter::once(&self.listen).chain(&self.standbys).cloned().collect(),
+        }
     }
 }
 
@@ -240,13 +244,15 @@ impl Cluster {
 mod tests {
     use std::path::Path;
 
+    use super::super::ClusterFile;
     use super::*;
 
     fn parse(server: &str, rest: &str) -> Result<Cluster, ConfigError> {
         let text = format!(
             "name='a'\nmetadata={{path='m'}}\ndata=[{{path='d'}}]\n{rest}[server]\n{server}"
         );
-        Cluster::parse(Path::new("/etc/redbud/a.toml"), &text)
+        let file = ClusterFile::parse(Path::new("/etc/redbud/a.toml"), &text)?;
+        Ok(file.any().clone())
     }
 
     #[test]

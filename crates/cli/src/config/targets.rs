@@ -173,7 +173,8 @@ address = \"10.0.0.3:10900\"
         assert_eq!(view.osts[1].journal, None);
         // The metadata server reads the same file.
         let zones = "[metadata]\npath = 'm'\n[[data]]\npath = 'd'\n";
-        super::super::Cluster::parse(Path::new("/home.toml"), &format!("{GOOD}{zones}")).unwrap();
+        let text = format!("{GOOD}{zones}");
+        super::super::ClusterFile::parse(Path::new("/home.toml"), &text).unwrap();
     }
 
     #[test]

@@ -43,6 +43,7 @@ mod programs;
 mod random;
 mod ranges;
 mod replaced;
+mod servers;
 mod shared_journals;
 mod shared_page;
 mod simulated;

@@ -1,16 +1,20 @@
 //! The file of a local cluster, its keys, and helpers to create and open clusters.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use channel::{Allowed, Entry, PublicKey, Role, Squash};
+use commitment::Protocol;
+
+use types::PagId;
 
 use super::FS_NAME;
 use crate::address::DEFAULT_PORT;
 use crate::args::TargetJournal;
-use crate::config::{Cluster, ConfigError, OstConfig, TargetsView};
+use crate::config::{ClusterFile, ConfigError, OstConfig, TargetsView, Zone};
 use crate::exit::Failure;
 use crate::keys;
 
@@ -27,12 +31,28 @@ pub const TARGETS_KEY: &str = "targets.key";
 
 /// What a cluster consists of.
 pub struct Contents {
-    /// Bytes of the metadata zone.
+    /// The metadata servers that have a part of the directories each.
+    pub servers: usize,
+    /// Bytes of the metadata zone of each.
     pub metadata: u64,
-    /// Bytes of the data zones, by their numbers.
-    pub data: Vec<u64>,
+    /// The data zones, by their numbers.
+    pub data: Vec<Disk>,
     /// The object targets.
     pub targets: Vec<Target>,
+}
+
+/// A data zone.
+#[derive(Clone, Copy)]
+pub struct Disk {
+    /// Its bytes.
+    pub bytes: u64,
+    /// The number of the metadata server that it belongs to.
+    pub server: usize,
+}
+
+/// The name of what a server has: `stem` for server 0, with the number for others.
+pub fn numbered(stem: &str, server: usize) -> String {
+    if server == 0 { stem.to_owned() } else { format!("{stem}{server}") }
 }
 
 /// An object target, whose port is found anew at each start.
@@ -62,12 +82,18 @@ impl Target {
 }
 
 /// What a cluster's file names.
-pub fn contents(cluster: &Cluster, targets: &TargetsView) -> Contents {
+pub fn contents(file: &ClusterFile, targets: &TargetsView) -> Contents {
     let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let target = |ost: &OstConfig| Target { journal: ost.journal.as_ref().and_then(name) };
+    let zones = file.servers.iter().enumerate().flat_map(|(server, cluster)| {
+        let disk = move |zone: &Zone| Disk { bytes: zone.size.unwrap_or_default(), server };
+        cluster.data.iter().map(move |(id, zone)| (*id, disk(zone)))
+    });
+    let zones: BTreeMap<PagId, Disk> = zones.collect();
     Contents {
-        metadata: cluster.metadata.size.unwrap_or_default(),
-        data: cluster.data.iter().map(|(_, zone)| zone.size.unwrap_or_default()).collect(),
+        servers: file.servers.len(),
+        metadata: file.any().metadata.size.unwrap_or_default(),
+        data: zones.into_values().collect(),
         targets: targets.osts.iter().map(target).collect(),
     }
 }
@@ -109,35 +135,40 @@ pub fn key_lines(server_key: PublicKey) -> String {
     )
 }
 
+/// What may change at each start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Lease of clients.
+    pub lease: types::Duration,
+    /// Bytes of a metadata server's cache.
+    pub cache: u64,
+    /// How several metadata servers agree.
+    pub protocol: Protocol,
+}
+
 /// The text of cluster.toml. `ports`: those of the metadata servers and of the targets.
 pub fn text(
     (ports, osts, key): (&[u16], &[u16], PublicKey),
-    lease: types::Duration,
-    cache: u64,
+    settings: Settings,
     contents: &Contents,
 ) -> String {
-    let port = ports.first().copied().unwrap_or(DEFAULT_PORT);
-    let others: Vec<String> =
-        ports.iter().skip(1).map(|port| format!("\"127.0.0.1:{port}\"")).collect();
-    let standbys = match others.is_empty() {
-        true => String::new(),
-        false => format!("standbys = [{}]\n", others.join(", ")),
+    let (listen, metadata) = match contents.servers {
+        1 => one_server(ports, contents.metadata),
+        _ => several_servers(ports, settings.protocol, contents.metadata),
     };
     let mut text = format!(
         "# Created by `redbud local`, which may change the port.\n\
          name = \"{FS_NAME}\"\n\n\
-         [server]\nlisten = \"127.0.0.1:{port}\"\n{standbys}lease = \"{}ms\"\n\
-         cache = \"{cache}\"\n{}\n\
-         [metadata]\npath = \"metadata.img\"\nsize = \"{}\"\n",
-        lease.as_millis(),
+         [server]\n{listen}lease = \"{}ms\"\ncache = \"{}\"\n{}{metadata}",
+        settings.lease.as_millis(),
+        settings.cache,
         key_lines(key),
-        contents.metadata
     );
-    if !others.is_empty() {
-        text += "\n[membership]\ndirectory = \"membership\"\n";
-    }
-    for (index, size) in contents.data.iter().enumerate() {
-        text += &format!("\n[[data]]\npath = \"data{index}.img\"\nsize = \"{size}\"\n");
+    for (index, Disk { bytes, server }) in contents.data.iter().enumerate() {
+        text += &format!("\n[[data]]\npath = \"data{index}.img\"\nsize = \"{bytes}\"\n");
+        if contents.servers > 1 {
+            text += &format!("mds = {server}\n");
+        }
     }
     if !contents.targets.is_empty() {
         text += &format!("\n[targets]\nkey = \"{TARGETS_KEY}\"\n");
@@ -152,10 +183,38 @@ pub fn text(
     text
 }
 
+/// The keys of the table of the server, and the tables of its metadata and of standbys at further
+/// ports.
+fn one_server(ports: &[u16], metadata: u64) -> (String, String) {
+    let port = ports.first().copied().unwrap_or(DEFAULT_PORT);
+    let others: Vec<String> =
+        ports.iter().skip(1).map(|port| format!("\"127.0.0.1:{port}\"")).collect();
+    let mut keys = format!("listen = \"127.0.0.1:{port}\"\n");
+    let mut tables = format!("\n[metadata]\npath = \"metadata.img\"\nsize = \"{metadata}\"\n");
+    if !others.is_empty() {
+        keys += &format!("standbys = [{}]\n", others.join(", "));
+        tables += "\n[membership]\ndirectory = \"membership\"\n";
+    }
+    (keys, tables)
+}
+
+/// The keys of the table that all servers share, and the table of each.
+fn several_servers(ports: &[u16], protocol: Protocol, metadata: u64) -> (String, String) {
+    let table = |(server, port): (usize, &u16)| {
+        let image = numbered("metadata", server);
+        format!(
+            "\n[[mds]]\npath = \"{image}.img\"\nsize = \"{metadata}\"\n\
+             listen = \"127.0.0.1:{port}\"\n"
+        )
+    };
+    let keys = format!("commit_protocol = \"{}\"\n", protocol.name());
+    (keys, ports.iter().enumerate().map(table).collect())
+}
+
 /// Reads a cluster.toml.
-pub fn read(file: &Path) -> Result<(Cluster, TargetsView), Failure> {
+pub fn read(file: &Path) -> Result<(ClusterFile, TargetsView), Failure> {
     let wrong = |error: ConfigError| Failure::usage(error.to_string());
-    Ok((Cluster::read(file).map_err(wrong)?, TargetsView::read(file).map_err(wrong)?))
+    Ok((ClusterFile::read(file).map_err(wrong)?, TargetsView::read(file).map_err(wrong)?))
 }
 
 /// Replaces `file` atomically, also if the host fails.

@@ -12,12 +12,13 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use channel::PublicKey;
+use commitment::Protocol;
 use types::limits::BLOCK_U64;
 
-use super::files::{self, Contents, KEYS, TARGETS_KEY, Target, io};
+use super::files::{self, Contents, Disk, KEYS, Settings, TARGETS_KEY, Target, io};
 use crate::args::{LocalArgs, TargetJournal};
 use crate::commands::{mkfs, ost};
-use crate::config::{Cluster, DEFAULT_CACHE, DEFAULT_LEASE, Zone};
+use crate::config::{ClusterFile, DEFAULT_CACHE, DEFAULT_LEASE, Zone};
 use crate::exit::Failure;
 use crate::target::LOCAL_CONFIG;
 
@@ -89,14 +90,32 @@ fn is_complete(dir: &Path) -> bool {
 
 /// Refuses invalid options before anything is created.
 pub fn check_options(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
+    if args.mds.is_some_and(|servers| servers > 1) {
+        if args.standby.is_some_and(|standbys| standbys > 0) {
+            return Err(Failure::usage(
+                "--mds does not go with --standby: servers of several have no \
+                                       standbys yet",
+            ));
+        }
+        if args.osts.is_some_and(|osts| osts > 0) {
+            return Err(Failure::usage(
+                "--mds does not go with --osts: an object target obeys one \
+                                       metadata server",
+            ));
+        }
+    }
     if dir.join(LOCAL_CONFIG).is_file() || is_complete(dir) {
         return Ok(());
     }
     let any_port = crate::address::DEFAULT_PORT;
-    let servers = args.standby.unwrap_or(0) + 1;
-    let ports: Vec<u16> =
-        (0..servers + args.osts.unwrap_or(0)).map(|index| any_port + index).collect();
+    let ports: Vec<u16> = (0..ports(args) as u16).map(|index| any_port + index).collect();
     described(&dir.join(LOCAL_CONFIG), (&ports, PublicKey([0; 32])), args).map(drop)
+}
+
+/// The ports that a first start needs: those of the metadata servers and of the targets.
+fn ports(args: &LocalArgs) -> usize {
+    let servers = args.mds.unwrap_or(1) + args.standby.unwrap_or(0);
+    usize::from(servers + args.osts.unwrap_or(0))
 }
 
 /// The cluster that a first start creates, and the text of its file. `at`: the ports of the
@@ -105,18 +124,29 @@ fn described(
     file: &Path,
     (ports, key): (&[u16], PublicKey),
     args: &LocalArgs,
-) -> Result<(Cluster, String), Failure> {
+) -> Result<(ClusterFile, String), Failure> {
     let journal = args.journal.unwrap_or_default();
+    let (servers, bytes) = (args.mds.unwrap_or(1), args.disk_size.unwrap_or(DISK_SIZE));
+    let disks = args.disks.unwrap_or(DISKS.max(servers));
+    if disks < servers && servers > 1 {
+        let text = format!("--disks {disks}: each of {servers} metadata servers needs a data disk");
+        return Err(Failure::usage(text));
+    }
+    let disk = |index: u16| Disk { bytes, server: usize::from(index % servers) };
     let contents = Contents {
+        servers: usize::from(servers),
         metadata: args.metadata_size.unwrap_or(METADATA_SIZE),
-        data: vec![args.disk_size.unwrap_or(DISK_SIZE); usize::from(args.disks.unwrap_or(DISKS))],
+        data: (0..disks).map(disk).collect(),
         targets: targets(args.osts, journal),
     };
     let (ports, osts) = ports.split_at(ports.len() - contents.targets.len());
-    let lease = args.lease.unwrap_or(DEFAULT_LEASE);
-    let cache = args.cache.unwrap_or(DEFAULT_CACHE);
-    let text = files::text((ports, osts, key), lease, cache, &contents);
-    let cluster = Cluster::parse(file, &text).map_err(|error| Failure::usage(error.text))?;
+    let settings = Settings {
+        lease: args.lease.unwrap_or(DEFAULT_LEASE),
+        cache: args.cache.unwrap_or(DEFAULT_CACHE),
+        protocol: args.commit_protocol.unwrap_or(Protocol::OnePhase),
+    };
+    let text = files::text((ports, osts, key), settings, &contents);
+    let cluster = ClusterFile::parse(file, &text).map_err(|error| Failure::usage(error.text))?;
     Ok((cluster, text))
 }
 
@@ -126,7 +156,7 @@ fn targets(count: Option<u16>, journal: TargetJournal) -> Vec<Target> {
 
 fn is_image(name: &str) -> bool {
     let is_of = |prefix: &str| name.starts_with(prefix) && name.ends_with(".img");
-    name == "metadata.img" || is_of("data") || is_of("ost")
+    is_of("metadata") || is_of("data") || is_of("ost")
 }
 
 /// Creates the cluster in `dir`, or completes an earlier start.
@@ -154,8 +184,7 @@ fn remove(making: &Path) -> Result<(), Failure> {
 fn format(dir: &Path, making: &Path, args: &LocalArgs) -> Result<(), Failure> {
     std::fs::create_dir(making).map_err(|error| io(making, &error))?;
     let file = making.join(LOCAL_CONFIG);
-    let servers = usize::from(args.standby.unwrap_or(0)) + 1;
-    let ports = files::free_ports(&[], servers + usize::from(args.osts.unwrap_or(0)))?;
+    let ports = files::free_ports(&[], ports(args))?;
     let (cluster, text) = described(&file, (&ports, files::keys(dir)?), args)?;
     let features = mkfs::features(
         args.slot.unwrap_or_default(),
@@ -177,21 +206,23 @@ fn format(dir: &Path, making: &Path, args: &LocalArgs) -> Result<(), Failure> {
         let device = making.join(Target::device(index));
         let journal = target.journal.as_ref().map(|journal| making.join(journal));
         let journal = journal.as_ref().map(|journal| (journal.as_path(), JOURNAL_SIZE));
-        ost::make_files(&cluster, (&device, bytes), journal)?;
+        ost::make_files(cluster.any(), (&device, bytes), journal)?;
     }
     files::replace(&file, &text)
 }
 
 fn publish(dir: &Path, making: &Path) -> Result<(), Failure> {
     let (cluster, targets) = files::read(&making.join(LOCAL_CONFIG))?;
-    let zones = cluster.data.iter().map(|(_, zone)| &zone.path);
+    let zones = cluster.servers.iter().flat_map(|one| {
+        std::iter::once(&one.metadata.path).chain(one.data.iter().map(|(_, zone)| &zone.path))
+    });
     let osts = targets.osts.iter().flat_map(|ost| std::iter::once(&ost.device).chain(&ost.journal));
-    for path in std::iter::once(&cluster.metadata.path).chain(zones).chain(osts) {
+    for path in zones.chain(osts) {
         let Some(name) = path.file_name().filter(|_| path.exists()) else { continue };
         move_to(path, &dir.join(name))?;
     }
     files::sync(dir)?;
-    move_to(&cluster.file, &dir.join(LOCAL_CONFIG))?;
+    move_to(&cluster.any().file, &dir.join(LOCAL_CONFIG))?;
     files::sync(dir)?;
     remove(making)
 }

@@ -4,16 +4,18 @@
 
 use std::path::Path;
 
-use super::files::{Contents, contents, free_ports, keys, read, replace, targets_key, text};
+use super::files::{
+    Contents, Settings, contents, free_ports, keys, read, replace, targets_key, text,
+};
 use super::making;
 use crate::args::LocalArgs;
-use crate::config::{Cluster, TargetsView};
+use crate::config::{ClusterFile, TargetsView};
 use crate::exit::Failure;
 use crate::log;
 use crate::target::LOCAL_CONFIG;
 
 /// The cluster in `dir`, ready to be served on ports that are free now, and its targets.
-pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<(Cluster, TargetsView), Failure> {
+pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<(ClusterFile, TargetsView), Failure> {
     let file = dir.join(LOCAL_CONFIG);
     if !file.is_file() {
         making::make(dir, args)?;
@@ -28,34 +30,66 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<(Cluster, TargetsVie
             log::line(&format!("{option} has no effect: {} exists already", dir.display()));
         }
     }
-    let (key, (cluster, targets)) = (keys(dir)?, read(&file)?);
-    let contents = contents(&cluster, &targets);
+    let (key, (found, targets)) = (keys(dir)?, read(&file)?);
+    let contents = contents(&found, &targets);
+    refuse_other_servers(dir, args, contents.servers)?;
     targets_key(dir, &contents)?;
     log_ignored(dir, args, &contents);
-    let (lease, cache) = (args.lease.unwrap_or(cluster.lease), args.cache.unwrap_or(cluster.cache));
+    let cluster = found.any();
+    let is = Settings { lease: cluster.lease, cache: cluster.cache, protocol: cluster.protocol };
+    let settings = Settings {
+        lease: args.lease.unwrap_or(is.lease),
+        cache: args.cache.unwrap_or(is.cache),
+        protocol: args.commit_protocol.unwrap_or(is.protocol),
+    };
     let has_keys = cluster.public_keys.first() == Some(&key);
-    let same = has_keys && (lease, cache) == (cluster.lease, cluster.cache);
+    // One server has no protocol to agree by, and its file names none.
+    let same = has_keys
+        && (settings == is
+            || contents.servers == 1 && {
+                (settings.lease, settings.cache) == (is.lease, is.cache)
+            });
     let old: Vec<u16> =
         cluster.servers().iter().map(|one| port_of(one)).collect::<Result<_, _>>()?;
     let old_osts: Vec<u16> =
         targets.osts.iter().map(|ost| port_of(&ost.address)).collect::<Result<_, _>>()?;
-    let servers = args.standby.map_or(old.len(), |more| usize::from(more) + 1);
+    let standing = args.standby.filter(|_| contents.servers == 1);
+    let servers = standing.map_or(old.len(), |more| usize::from(more) + 1);
     let kept: Vec<u16> = old.iter().chain(&old_osts).copied().collect();
     let mut ports = free_ports(&kept, servers + old_osts.len())?;
     let osts = ports.split_off(servers);
     if ports == old && osts == old_osts && same {
-        return Ok((cluster, targets));
+        return Ok((found, targets));
     }
-    let text = text((&ports, &osts, key), lease, cache, &contents);
+    let text = text((&ports, &osts, key), settings, &contents);
     // Checked before it replaces a valid file.
-    Cluster::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
+    ClusterFile::parse(&file, &text).map_err(|error| Failure::usage(error.text))?;
     replace(&file, &text)?;
     read(&file)
 }
 
+/// Refuses options that ask for other metadata servers than `dir` was made with.
+fn refuse_other_servers(dir: &Path, args: &LocalArgs, is: usize) -> Result<(), Failure> {
+    let dir = dir.display();
+    if let Some(mds) = args.mds.filter(|mds| usize::from(*mds) != is) {
+        let text = format!(
+            "--mds {mds}: {dir} was made with {is}: the number cannot change, so choose another \
+             directory"
+        );
+        return Err(Failure::usage(text));
+    }
+    if is > 1 && args.standby.is_some_and(|standbys| standbys > 0) {
+        let text = format!(
+            "--standby: {dir} has {is} metadata servers, and servers of several have no standbys yet"
+        );
+        return Err(Failure::usage(text));
+    }
+    Ok(())
+}
+
 /// Logs the options of a first start that now have no effect.
 fn log_ignored(dir: &Path, args: &LocalArgs, is: &Contents) {
-    let wrong_disk = |size: u64| is.data.iter().any(|disk| *disk != size);
+    let wrong_disk = |size: u64| is.data.iter().any(|disk| disk.bytes != size);
     let options = [
         ("--disks", args.disks.is_some_and(|disks| usize::from(disks) != is.data.len())),
         ("--osts", args.osts.is_some_and(|osts| usize::from(osts) != is.targets.len())),

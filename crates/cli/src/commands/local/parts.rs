@@ -26,8 +26,8 @@ const ATTEMPTS: u32 = 5;
 pub struct Plan {
     /// The cluster's file.
     pub cluster: PathBuf,
-    /// The addresses of servers that stand by for each other; empty: there is one server.
-    pub addresses: Vec<String>,
+    /// The metadata servers.
+    pub servers: Vec<Server>,
     /// What clients mount.
     pub source: Source,
     /// The addresses of the object targets.
@@ -42,9 +42,19 @@ pub struct Plan {
     pub exec: Option<String>,
 }
 
+/// How a metadata server is run.
+pub struct Server {
+    /// The name of its log and control socket, without their ends.
+    pub name: String,
+    /// What tells it apart from others in the log; empty: it is the only one.
+    pub which: String,
+    /// Its options of `redbud mds`.
+    pub options: Vec<String>,
+}
+
 /// The processes of the cluster.
 pub struct Parts {
-    /// The metadata servers, in the order of their addresses.
+    /// The metadata servers, in the order of the plan.
     pub servers: Vec<Child>,
     /// The process that serves the object targets, if there are any.
     pub osts: Option<Child>,
@@ -63,7 +73,7 @@ impl Parts {
         let started = start_osts(plan, &until)
             .and_then(|started| {
                 osts = started;
-                (0..plan.addresses.len().max(1)).try_for_each(|index| {
+                (0..plan.servers.len()).try_for_each(|index| {
                     servers.push(start_server(plan, index, &until)?);
                     Ok(())
                 })
@@ -124,16 +134,13 @@ fn add_targets(plan: &Plan) -> Result<(), Failure> {
 }
 
 fn start_server(plan: &Plan, index: usize, until: &PipeReader) -> Result<Child, Failure> {
-    let name = if index == 0 { "mds".to_owned() } else { format!("mds{index}") };
+    let Server { name, which, options } = &plan.servers[index];
     let path = plan.dir.join(format!("{name}.log"));
     let mut command = part(&path)?;
-    command.arg("mds").arg(&plan.cluster).arg("--until-eof");
+    command.arg("mds").arg(&plan.cluster).arg("--until-eof").args(options);
     command.arg("--control").arg(plan.dir.join(format!("{name}.sock")));
-    if let Some(address) = plan.addresses.get(index) {
-        command.args(["--standby", "--listen", address]);
-    }
     command.stdin(Stdio::from(until.try_clone().map_err(|error| unable("mds", &error))?));
-    ready(command, "the metadata server", &path, SERVER_START)
+    ready(command, &format!("the metadata server{which}"), &path, SERVER_START)
 }
 
 fn start_client(plan: &Plan, alive: &PipeWriter) -> Result<Child, Failure> {

@@ -9,7 +9,7 @@ use env::{DriverKind, Env};
 use rustix::process::Signal;
 use types::units::human_size;
 
-use super::parts::{Parts, Plan, signal_child, unable};
+use super::parts::{Parts, Plan, Server, signal_child, unable};
 use super::stop;
 use crate::exit::{Ended, Failure};
 use crate::{log, output};
@@ -54,16 +54,19 @@ fn greet(plan: &Plan) {
             format!("{} free of {}", size(stat.f_bfree), size(stat.f_blocks))
         },
     );
+    let log_of = |server: &Server| format!("{}/{}.log, ", plan.dir.display(), server.name);
+    let logs: String = plan.servers.iter().map(log_of).collect();
     let text = format!(
         "mounted at {mount}\n  \
          stop:   Ctrl-C, or kill {pid}\n  \
          again:  redbud mount {source} OTHER-DIRECTORY\n  \
-         logs:   {dir}/mds.log, {dir}/client.log\n  \
+         logs:   {logs}{dir}/client.log\n  \
          status: up, {space}\n",
         mount = plan.mount.display(),
         pid = std::process::id(),
         source = plan.source,
         dir = plan.dir.display(),
+        logs = logs,
     );
     // Standard output may be closed; the mount continues.
     drop(output::print(&text));
@@ -136,8 +139,8 @@ fn check_children(
     }
     for index in 0..parts.servers.len() {
         if let Ok(Some(status)) = parts.servers[index].try_wait() {
-            let at = plan.addresses.get(index).map_or(String::new(), |at| format!(" at {at}"));
-            log::line(&format!("the metadata server{at} ended ({status}); restarting it"));
+            let which = &plan.servers[index].which;
+            log::line(&format!("the metadata server{which} ended ({status}); restarting it"));
             parts.restart_server(plan, index)?;
         }
     }

@@ -101,7 +101,7 @@ pub async fn run(
         dir: Vec::new(),
         cluster: None,
     };
-    let registered = register(&env, source, args, handler(&desk));
+    let registered = register(&env, (source, None), args, handler(&desk));
     let done = desk.act(cluster, args).await;
     // A server that cannot remove its registration leaves one that counts as stale.
     drop(registered.map(|registered| registered.end(None)));

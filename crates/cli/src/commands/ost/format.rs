@@ -11,7 +11,7 @@ use types::{Uuid, check_fs_name};
 
 use super::failed;
 use crate::args::{OstFormatArgs, Output};
-use crate::config::{Cluster, Zone};
+use crate::config::{Cluster, ClusterFile, Zone};
 use crate::devices::{is_shared, open_exclusive, open_shared};
 use crate::exit::{Ended, Failure};
 use crate::{admin, output, target};
@@ -182,8 +182,9 @@ fn file_system(args: &OstFormatArgs) -> Result<(String, Uuid), Failure> {
         };
     }
     let file = args.config.as_deref().unwrap_or(Path::new(""));
-    let cluster = Cluster::read(file).map_err(|error| Failure::usage(error.to_string()))?;
-    if let Some(found) = on_this_host(&cluster) {
+    let read = ClusterFile::read(file).map_err(|error| Failure::usage(error.to_string()))?;
+    let cluster = read.any();
+    if let Some(found) = on_this_host(cluster) {
         return Ok(found);
     }
     let source = target::source(&file.display().to_string())?;
@@ -197,7 +198,7 @@ fn file_system(args: &OstFormatArgs) -> Result<(String, Uuid), Failure> {
     })?;
     let uuid = status["fs_uuid"].as_str().and_then(|text| text.parse().ok());
     let uuid = uuid.ok_or_else(|| failed(format!("{source}: its status has no `fs_uuid`")))?;
-    Ok((cluster.name, uuid))
+    Ok((cluster.name.clone(), uuid))
 }
 
 /// What the label of the metadata device says, if that is on this host.

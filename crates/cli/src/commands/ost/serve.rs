@@ -299,6 +299,7 @@ fn register(env: &Env, args: &OstServeArgs, targets: &[(String, Ost)]) -> Option
         kind: Kind::Ost,
         pid,
         source: source.to_string(),
+        server: None,
         mount: PathBuf::new(),
         socket: Some(socket.clone()),
         log: None,

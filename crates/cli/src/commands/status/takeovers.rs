@@ -135,6 +135,7 @@ mod tests {
             "membership": membership});
         FileSystem {
             source: "a:1,b:1:/t".into(),
+            number: None,
             server: json!({"membership": membership}),
             error: None,
             code: None,

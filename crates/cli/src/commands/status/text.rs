@@ -35,7 +35,8 @@ pub(super) fn describe(report: &Report) -> String {
 
 fn add_file_system(out: &mut String, file_system: &FileSystem) {
     let server = &file_system.server;
-    *out += &format!("\nfile system {}\n", file_system.source);
+    let which = file_system.number.map_or_else(String::new, |number| format!(", server {number}"));
+    *out += &format!("\nfile system {}{which}\n", file_system.source);
     if let Some(error) = &file_system.error {
         let code = file_system.code.unwrap_or_default();
         *out += &format!("  server    {error} [{code}]\n");
