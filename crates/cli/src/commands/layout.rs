@@ -6,6 +6,7 @@ use std::path::Path;
 
 use bench::report::Columns;
 use serde::{Deserialize, Serialize};
+use types::Ino;
 
 use crate::args::LayoutArgs;
 use crate::exit::{Ended, Failure, Status};
@@ -27,6 +28,8 @@ const STAT_BLOCK: u64 = 512;
 #[derive(Serialize)]
 struct FileLayout {
     path: String,
+    /// The metadata server that the file lives on.
+    mds: u8,
     size: u64,
     /// Bytes, from the beginning, that are inline data.
     inline: u64,
@@ -37,10 +40,15 @@ struct FileLayout {
 }
 
 impl FileLayout {
-    fn new(path: String, size: u64, allocated: u64, segments: Vec<Segment>) -> FileLayout {
+    fn new(
+        (path, mds): (String, u8),
+        size: u64,
+        allocated: u64,
+        segments: Vec<Segment>,
+    ) -> FileLayout {
         let inline = segments.iter().filter(|segment| segment.address.is_none());
         let inline = inline.map(|segment| segment.length).sum();
-        FileLayout { path, size, inline, segments, allocated }
+        FileLayout { path, mds, size, inline, segments, allocated }
     }
 }
 
@@ -142,6 +150,17 @@ fn segments(path: &Path) -> Result<Vec<Segment>, Failure> {
     }
 }
 
+/// The metadata server that an inode lives on: that of its number.
+fn server_of(metadata: &std::fs::Metadata) -> u8 {
+    Ino(metadata.ino()).shard().0
+}
+
+/// The end of a line about what lives on a metadata server; server 0, which may be the only one, is
+/// not named.
+fn on_server(server: u8) -> String {
+    if server == 0 { String::new() } else { format!(", on server {server}") }
+}
+
 fn read(path: &Path) -> Result<FileLayout, Failure> {
     let metadata = std::fs::metadata(path).map_err(|error| failed(path, &error.to_string()))?;
     if !metadata.is_file() {
@@ -149,7 +168,8 @@ fn read(path: &Path) -> Result<FileLayout, Failure> {
     }
     let segments = segments(path)?;
     let allocated = metadata.blocks() * STAT_BLOCK;
-    Ok(FileLayout::new(path.display().to_string(), metadata.len(), allocated, segments))
+    let place = (path.display().to_string(), server_of(&metadata));
+    Ok(FileLayout::new(place, metadata.len(), allocated, segments))
 }
 
 /// Reads an attribute; its value may grow between the two calls.
@@ -191,7 +211,8 @@ fn describe(file: &FileLayout) -> String {
         (_, 0, _) => "inline: the content lies with the inode".into(),
         (inline, ..) => format!("inline {inline} bytes, which lie with the inode, and {segments}"),
     };
-    let head = format!("{}: {} bytes, {lies}\n", file.path, file.size);
+    let on = on_server(file.mds);
+    let head = format!("{}: {} bytes, {lies}{on}\n", file.path, file.size);
     let unknown = file.segments.iter().any(|one| one.pag.is_some() && one.why.is_none());
     let note = if unknown {
         format!(
@@ -210,7 +231,7 @@ mod tests {
     use super::*;
 
     fn head(allocated: u64, segments: Vec<Segment>) -> String {
-        let file = FileLayout::new("f".into(), 9000, allocated, segments);
+        let file = FileLayout::new(("f".into(), 0), 9000, allocated, segments);
         describe(&file).lines().next().unwrap_or_default().to_owned()
     }
 

@@ -22,7 +22,7 @@ pub fn run(args: &SetLayoutArgs) -> Ended {
     for directory in &args.directories {
         let done = match (&layout, is_directory(directory)) {
             (_, Err(failure)) => Err(failure),
-            (Some(layout), Ok(())) => set(directory, layout),
+            (Some(text), Ok(())) => set(directory, text),
             (None, Ok(())) => remove(directory),
         };
         failures.extend(done.err());
@@ -35,8 +35,8 @@ pub fn run(args: &SetLayoutArgs) -> Ended {
     Err(if all { last } else { last.with_code(Status::Partial as u8) })
 }
 
-/// The layout that the options ask for; `None`: none.
-fn layout(args: &SetLayoutArgs) -> Result<Option<Layout>, Failure> {
+/// The text of the layout that the options ask for; `None`: none.
+fn layout(args: &SetLayoutArgs) -> Result<Option<String>, Failure> {
     if args.default {
         return Ok(None);
     }
@@ -49,7 +49,9 @@ fn layout(args: &SetLayoutArgs) -> Result<Option<Layout>, Failure> {
     words.extend(args.width.map(|width| format!("width={width}")));
     words.extend(args.zones.as_ref().map(|zones| format!("zones={zones}")));
     let layout = words.join(" ").parse::<Layout>();
-    layout.map(Some).map_err(|error| Failure::usage(error.to_string()))
+    let text = layout.map_err(|error| Failure::usage(error.to_string()))?.to_string();
+    let home = args.mds.map_or_else(String::new, |home| format!(" mds={home}"));
+    Ok(Some(text + &home))
 }
 
 fn is_directory(path: &Path) -> Result<(), Failure> {
@@ -61,13 +63,15 @@ fn is_directory(path: &Path) -> Result<(), Failure> {
     }
 }
 
-fn set(path: &Path, layout: &Layout) -> Result<(), Failure> {
-    let value = layout.to_string();
+fn set(path: &Path, value: &str) -> Result<(), Failure> {
     let flags = XattrFlags::empty();
     rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), flags).map_err(|error| match error {
         Errno::INVAL => failed(
             path,
-            &format!("the server refuses `{value}`: `redbud df` shows the zones that exist"),
+            &format!(
+                "the server refuses `{value}`: `redbud df` shows the zones that exist, and `redbud \
+                 status` the metadata servers"
+            ),
         ),
         error => refused(path, error),
     })

@@ -7,7 +7,7 @@ use std::path::Path;
 use proto::placement::Layout;
 use serde::Serialize;
 
-use super::{attribute, failed, segments};
+use super::{attribute, failed, on_server, segments, server_of};
 use crate::commands::set_layout;
 use crate::exit::Failure;
 
@@ -15,6 +15,8 @@ use crate::exit::Failure;
 #[derive(Serialize, Default, Debug)]
 pub struct Tree {
     pub path: String,
+    /// The metadata server that the directory lives on.
+    pub mds: u8,
     /// What new files get, in the form of `redbud.dir.layout`.
     pub layout: String,
     /// It is the directory's own, or one that it has inherited.
@@ -49,6 +51,7 @@ impl Tree {
             Err(error) => return Err(failed(path, &error.to_string())),
         }
         let metadata = path.metadata().map_err(|error| failed(path, &error.to_string()))?;
+        tree.mds = server_of(&metadata);
         let mut directories = vec![path.to_owned()];
         while let Some(directory) = directories.pop() {
             let fails = |error: std::io::Error| failed(&directory, &error.to_string());
@@ -93,7 +96,8 @@ impl Tree {
     /// For people.
     pub fn describe(&self) -> String {
         let origin = if self.own { "" } else { " (that of the file system)" };
-        let mut out = format!("{}: {}{origin}\n", self.path, self.layout);
+        let on = on_server(self.mds);
+        let mut out = format!("{}: {}{origin}{on}\n", self.path, self.layout);
         out += &format!(
             "{} files, {} of them with blocks: {} segments, {} a file; {} files lie on one zone\n",
             self.files,
@@ -150,5 +154,7 @@ mod tests {
              zone 0: 4000 bytes, 40.0 %\n\
              zone 1: 6000 bytes, 60.0 %\n"
         );
+        let elsewhere = Tree { mds: 3, own: true, path: "d".into(), ..Tree::default() };
+        assert!(elsewhere.describe().starts_with("d: , on server 3\n"));
     }
 }
