@@ -36,19 +36,16 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<(ClusterFile, Target
     targets_key(dir, &contents)?;
     log_ignored(dir, args, &contents);
     let cluster = found.any();
+    let asked = args.commit_protocol.filter(|_| contents.servers > 1);
     let is = Settings { lease: cluster.lease, cache: cluster.cache, protocol: cluster.protocol };
     let settings = Settings {
         lease: args.lease.unwrap_or(is.lease),
         cache: args.cache.unwrap_or(is.cache),
-        protocol: args.commit_protocol.unwrap_or(is.protocol),
+        // The file of one server names none.
+        protocol: asked.unwrap_or(is.protocol),
     };
     let has_keys = cluster.public_keys.first() == Some(&key);
-    // One server has no protocol to agree by, and its file names none.
-    let same = has_keys
-        && (settings == is
-            || contents.servers == 1 && {
-                (settings.lease, settings.cache) == (is.lease, is.cache)
-            });
+    let same = has_keys && settings == is;
     let old: Vec<u16> =
         cluster.servers().iter().map(|one| port_of(one)).collect::<Result<_, _>>()?;
     let old_osts: Vec<u16> =
@@ -96,6 +93,9 @@ fn log_ignored(dir: &Path, args: &LocalArgs, is: &Contents) {
         ("--disk-size", args.disk_size.is_some_and(wrong_disk)),
         ("--metadata-size", args.metadata_size.is_some_and(|size| size != is.metadata)),
     ];
+    if args.commit_protocol.is_some() && is.servers == 1 {
+        log::line("--commit-protocol has no effect: there is one metadata server");
+    }
     for (option, _) in options.into_iter().filter(|(_, ignored)| *ignored) {
         let dir = dir.display();
         log::line(&format!("{option} has no effect: {dir} exists already, with other sizes"));
