@@ -1,14 +1,21 @@
 //! Several metadata servers of one namespace: they run side by side, are shown, restarted and
 //! checked one by one.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Scratch, describe, eventually, redbud, signal, success, wait_child};
+use crate::harness::{
+    Scratch, describe, eventually, pattern, redbud, shell, signal, success, wait_child,
+};
 
 /// A `redbud local` with several metadata servers, in the background.
 struct Local {
@@ -227,5 +234,159 @@ fn metadata_of_another_server_are_refused() {
         assert!(code == 2 && said.contains(expected), "{options:?}: {said}");
     }
     success(local.command().args(["--exec", "true"]));
+    local.assert_clean();
+}
+
+/// The server that an inode lives on.
+fn server_of(path: &Path) -> u64 {
+    fs::symlink_metadata(path).unwrap().ino() >> 56
+}
+
+fn links(path: &Path) -> u64 {
+    fs::symlink_metadata(path).unwrap().nlink()
+}
+
+impl Local {
+    /// A new directory at server 0, in which directories lie where `home` says.
+    fn parent(&self, name: &str, home: &str) -> PathBuf {
+        let path = self.mount().join(name);
+        fs::create_dir(&path).unwrap();
+        success(redbud().args(["set-layout", "--mds", home]).arg(&path));
+        path
+    }
+
+    /// A new directory at server 0, and one in it at server 1.
+    fn nested(&self) -> (PathBuf, PathBuf) {
+        let parent = self.parent("parent", "1");
+        let child = parent.join("child");
+        fs::create_dir(&child).unwrap();
+        assert_eq!((server_of(&parent), server_of(&child)), (0, 1));
+        (parent, child)
+    }
+
+    /// Stops everything, checks all metadata, and starts again.
+    fn restart(&mut self) {
+        self.stop();
+        self.assert_clean();
+        self.begin(&[]);
+    }
+}
+
+#[test]
+fn directory_at_another_server_has_files_and_is_removed_when_it_is_empty() {
+    let mut local = Local::start(2);
+    let (parent, child) = local.nested();
+    assert_eq!((links(&parent), links(&child)), (3, 2));
+    let (small, large) = (pattern(1, 700), pattern(2, 3 << 20));
+    fs::write(child.join("small"), &small).unwrap();
+    fs::write(child.join("large"), &large).unwrap();
+    fs::create_dir(child.join("sub")).unwrap();
+    assert_eq!((links(&child), server_of(&child.join("large"))), (3, 1));
+    let listed = shell(&parent, "ls -l child | tail -n +2 | wc -l; stat -c %F child/sub");
+    assert_eq!(listed, "3\ndirectory\n");
+    let layout = success(redbud().args(["layout", "--json"]).arg(&child));
+    let layout: Value = serde_json::from_str(&layout).unwrap();
+    assert_eq!(layout["directories"][0]["mds"], 1);
+    local.restart();
+    assert_eq!((links(&parent), links(&child)), (3, 3));
+    assert!(fs::read(child.join("small")).unwrap() == small);
+    assert!(fs::read(child.join("large")).unwrap() == large);
+    let error = fs::remove_dir(&child).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DirectoryNotEmpty, "{error}");
+    shell(&parent, "rm child/small child/large && rmdir child/sub && rmdir child");
+    assert_eq!((links(&parent), child.exists()), (2, false));
+    // Its name is free again.
+    fs::create_dir(&child).unwrap();
+    assert_eq!(server_of(&child), 1);
+    shell(&parent, "cd .. && rm -r parent");
+    local.stop();
+    local.assert_clean();
+}
+
+#[test]
+fn files_are_moved_and_linked_between_servers() {
+    let mut local = Local::start(2);
+    let (_, child) = local.nested();
+    let here = local.mount().join("here");
+    let content = pattern(3, 1 << 20);
+    fs::write(&here, &content).unwrap();
+    // Programs copy what cannot be renamed.
+    shell(&local.mount(), "mv here parent/child/there");
+    let there = child.join("there");
+    assert!(!here.exists() && fs::read(&there).unwrap() == content);
+    shell(&local.mount(), "mv parent/child/there here");
+    assert!(!there.exists() && fs::read(&here).unwrap() == content);
+    shell(&local.mount(), "mkdir -p tree/a && echo x > tree/a/f && mv tree parent/child/tree");
+    assert_eq!(shell(&child, "cat tree/a/f && mv tree/a b && cat b/f"), "x\nx\n");
+    fs::hard_link(&here, child.join("link")).unwrap();
+    let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+    assert_eq!((links(&here), inode(&here)), (2, inode(&child.join("link"))));
+    let far = child.join("far");
+    fs::write(&far, "far").unwrap();
+    fs::hard_link(&far, local.mount().join("near")).unwrap();
+    assert_eq!(links(&far), 2);
+    local.restart();
+    assert_eq!((links(&here), links(&far)), (2, 2));
+    fs::remove_file(&here).unwrap();
+    assert!(links(&child.join("link")) == 1 && fs::read(child.join("link")).unwrap() == content);
+    fs::remove_file(&far).unwrap();
+    let near = local.mount().join("near");
+    assert_eq!((links(&near), fs::read_to_string(&near).unwrap().as_str()), (1, "far"));
+    fs::remove_file(child.join("link")).unwrap();
+    fs::remove_file(&near).unwrap();
+    local.stop();
+    local.assert_clean();
+}
+
+#[test]
+fn spread_directories_lie_at_all_servers() {
+    let mut local = Local::start(2);
+    let parent = local.parent("parent", "spread");
+    let homes: BTreeSet<u64> = (0..8)
+        .map(|number| {
+            let path = parent.join(number.to_string());
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("file"), number.to_string()).unwrap();
+            server_of(&path)
+        })
+        .collect();
+    assert_eq!(homes, BTreeSet::from([0, 1]));
+    assert_eq!(links(&parent), 10);
+    local.restart();
+    assert_eq!(shell(&parent, "cat */file"), "01234567");
+    local.stop();
+    local.assert_clean();
+}
+
+#[test]
+fn killed_servers_lose_no_directory_and_leave_none() {
+    let mut local = Local::start(2);
+    let (parent, child) = local.nested();
+    let ended = Arc::new(AtomicBool::new(false));
+    let (stop, place) = (ended.clone(), parent.clone());
+    let load = std::thread::spawn(move || {
+        let mut rounds = 0u64;
+        while !stop.load(Ordering::Relaxed) {
+            let path = place.join(format!("dir{}", rounds % 3));
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("file"), "content").unwrap();
+            fs::remove_file(path.join("file")).unwrap();
+            fs::remove_dir(&path).unwrap();
+            rounds += 1;
+        }
+        rounds
+    });
+    let mut epochs = local.epochs(2);
+    for round in 0..6 {
+        let server = round % 2;
+        local.kill(server);
+        let index = usize::from(server);
+        eventually("the server is back", || local.epochs(2)[index] > epochs[index]);
+        epochs = local.epochs(2);
+    }
+    ended.store(true, Ordering::Relaxed);
+    assert!(load.join().unwrap() > 0);
+    assert_eq!((links(&parent), child.is_dir()), (3, true));
+    local.stop();
     local.assert_clean();
 }
