@@ -12,7 +12,8 @@
 //! ([`compression`]), bytes of the device u64 and its blocks, each ⟨number u64, 4096 bytes⟩. A
 //! block that is not in the image is zero. Images omit free blocks and what the log does not redo.
 //! `NAME.journal` is the image of the device of an external log, in the same form. `NAME.txt`
-//! describes the tree, and where they are not the usual ones the log and the numbers.
+//! describes the tree, and where they are not the usual ones the log and the numbers. Of a file
+//! system with other shards it also describes what leads there, and what is named there.
 
 mod compression;
 mod tree;
@@ -32,13 +33,17 @@ use compression::{compress, expand};
 use crate::dump::dump;
 use crate::dump::stream::{Inode, Reader, Record, TargetZone};
 use crate::format::number::root_dir;
+use crate::format::outside::Outside;
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::fsck::tests::{Outcome, settled};
-use crate::fsck::{FsckOptions, ProblemKind, Repaired, Report, Subject, fsck, repair};
+use crate::fsck::{
+    ForeignName, FsckOptions, Guest, ProblemKind, Repaired, Report, ShardNames, Subject, fsck,
+    repair,
+};
 use crate::handle::Mfs;
 use crate::journal::Disks;
-use crate::names::MapLimits;
+use crate::names::{DirEntry, MapLimits};
 use crate::open::OpenOptions;
 use crate::trees::NEXT_OBJECT;
 use engine::cost::Cost;
@@ -253,12 +258,44 @@ fn text(devices: &Devices) -> String {
             break;
         }
     }
-    let counts = checked(devices).counts;
+    let report = checked(devices);
+    let counts = report.counts;
     let (names, segments, orphans) = (counts.names, counts.segments, counts.orphans);
     let (pooled, freed, clients) = (counts.pooled, counts.freed, counts.clients);
     writeln!(out, "{names} names, {segments} segments, {orphans} orphans").unwrap();
     writeln!(out, "{clients} clients, {pooled} blocks in pools, {freed} given up").unwrap();
-    out + &unusual
+    out + &unusual + &elsewhere(devices, report.shard)
+}
+
+/// Describes names that lead to other shards, and inodes with names there; of the directories
+/// among these also what is in them.
+fn elsewhere(devices: &Devices, mut shard: ShardNames) -> String {
+    let mut out = String::new();
+    shard.names.sort();
+    for ForeignName { dir, name, ino, kind } in &shard.names {
+        let name = shown(name);
+        writeln!(out, "{name} in {:016x} leads to {:016x} {kind:?}", dir.0, ino.0).unwrap();
+    }
+    for Guest { ino, kind, outside } in shard.guests {
+        let inode = format!("{:016x} {kind:?}", ino.0);
+        match outside {
+            Outside::Names(names) => writeln!(out, "{inode} has {names} names elsewhere").unwrap(),
+            Outside::Parent(parent) => {
+                writeln!(out, "{inode} is in {:016x}", parent.0).unwrap();
+                out += &on(devices, |mfs| async move { entries(&mfs, ino).await });
+            }
+        }
+    }
+    out
+}
+
+/// Describes what is in a directory.
+async fn entries(mfs: &Mfs, dir: Ino) -> String {
+    let list = mfs.run(Cost::READ, |txn| txn.names().readdir(dir, 0, 1000)).await.unwrap().0;
+    let line = |it: &DirEntry| {
+        format!("  {} {:016x} {:?}\n", shown(it.name.as_bytes()), it.ino.0, it.kind)
+    };
+    list.iter().map(line).collect()
 }
 
 /// Describes a log that is external, what targets have still to do, operations of several shards,
@@ -320,14 +357,15 @@ fn target_line(out: &mut String, target: &TargetZone, address: &str) {
     writeln!(out, "target {} {} {} at {address}", target.id, target.uuid, target.blocks).unwrap();
 }
 
+fn shown(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    match text.len() {
+        0..=80 => format!("{text:?}"),
+        len => format!("{len} bytes with crc {:08x}", types::crc32c(bytes)),
+    }
+}
+
 fn line(out: &mut String, record: &Record) {
-    let shown = |bytes: &[u8]| {
-        let text = String::from_utf8_lossy(bytes);
-        match text.len() {
-            0..=80 => format!("{text:?}"),
-            len => format!("{len} bytes with crc {:08x}", types::crc32c(bytes)),
-        }
-    };
     match record {
         Record::Head { name, zones, targets, .. } => {
             writeln!(out, "file system {}", shown(name)).unwrap();
@@ -459,13 +497,18 @@ async fn check_labels(disks: &Disks, superblock: &Superblock) {
 
 /// Creates, moves and removes in every directory.
 async fn change(mfs: &Mfs) {
-    let mut dirs = vec![root_dir(mfs.superblock().shard)];
+    let shard = mfs.superblock().shard;
+    let mut dirs = vec![root_dir(shard)];
+    let guests = mfs.run(Cost::READ, |txn| txn.names().guests(Ino::NONE, 99)).await.unwrap().0;
+    let directory = |(_, outside): &(Ino, Outside)| matches!(outside, Outside::Parent(_));
+    dirs.extend(guests.into_iter().filter(directory).map(|(ino, _)| ino));
     let mut at = 0;
     while let Some(&dir) = dirs.get(at) {
         at += 1;
         let entries =
             mfs.run(Cost::READ, |txn| txn.names().readdir(dir, 0, 100_000)).await.unwrap().0;
-        dirs.extend(entries.iter().filter(|e| e.kind == FileKind::Directory).map(|e| e.ino));
+        let here = entries.iter().filter(|e| e.ino.shard() == shard);
+        dirs.extend(here.filter(|e| e.kind == FileKind::Directory).map(|e| e.ino));
         for n in 0..20 {
             let (name, to) = (Name::new(format!("new{n}").as_bytes()), format!("moved{n}"));
             let (name, to) = (name.unwrap(), Name::new(to.as_bytes()).unwrap());

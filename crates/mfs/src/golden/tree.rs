@@ -5,13 +5,14 @@ use commitment::{Entry, Kept, Part, Protocol, TxnId};
 use env::sim::{SimDisk, SimRng, SimWorld};
 use types::limits::BLOCK;
 use types::{
-    Attr, ClientId, Epoch, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId, Segment,
-    SegmentState, ShardId, Timestamp, Uuid,
+    Attr, ClientId, DirNo, Epoch, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId,
+    Segment, SegmentState, ShardId, Timestamp, Uuid,
 };
 
 use super::{Devices, Golden, disks, options};
-use crate::format::number::CHUNK_SLOTS;
+use crate::format::number::{CHUNK_SLOTS, SlotPlace, ino_of};
 use crate::format::object::ObjectRecord;
+use crate::format::outside::Outside;
 use crate::format::space::PagUse;
 use crate::handle::Mfs;
 use crate::layouts::LayoutAhead;
@@ -112,6 +113,7 @@ pub(super) fn make(golden: &Golden) -> Devices {
         files(&mfs).await;
         if features.has(Feature::SHARDS) {
             run(&mfs, intents).await;
+            run(&mfs, outside).await;
         }
         mfs.close().await.unwrap();
         let mfs = Mfs::open(&env, &disks, options()).await.unwrap();
@@ -244,6 +246,35 @@ fn intents(txn: &mut Txn<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
+/// The `n`-th inode of another shard.
+fn far(n: u32) -> Ino {
+    ino_of(SlotPlace { chunk: DirNo::of(ShardId(9), 5), slot: n }, 3)
+}
+
+/// Makes names that lead to another shard, and inodes with names there. These are a directory that
+/// was never here and one that was, a symlink, and a file that has a name here, too.
+fn outside(txn: &mut Txn<'_>) -> Result<(), Stop> {
+    let dir = mkdir_in_root(txn, "shared")?;
+    txn.names().link_outside(dir, &name("there"), far(1), FileKind::Directory)?;
+    links(txn, dir, 1)?;
+    txn.names().link_outside(dir, &name(&"f".repeat(255)), far(2), FileKind::Regular)?;
+    let guest = txn.names().create_guest(far(1), &new(FileKind::Directory, 4), None)?;
+    mkdir(txn, guest, "below")?;
+    file(txn, guest, "file", 4)?;
+    txn.names().link_outside(guest, &name("further"), far(3), FileKind::Fifo)?;
+    let target = [b't'; 900];
+    let symlink = NewInode { symlink: Some(&target), ..new(FileKind::Symlink, 900) };
+    txn.names().create_guest(Ino::NONE, &symlink, None)?;
+    let both = file(txn, dir, "both", 4)?;
+    links(txn, both, 2)?;
+    txn.names().set_outside(both, Some(Outside::Names(2)))?;
+    let away = mkdir(txn, dir, "away")?;
+    mkdir(txn, away, "with it")?;
+    txn.names().remove_name(dir, &name("away"))?;
+    links(txn, dir, -1)?;
+    txn.names().set_outside(away, Some(Outside::Parent(far(4))))
+}
+
 /// Makes object targets, files that lie there, one that is gone, and an owed fence.
 async fn objects(mfs: &Mfs, dir: Ino, client: ClientId) {
     run(mfs, |txn| {
@@ -314,6 +345,9 @@ async fn afterwards(mfs: &Mfs) {
             links(txn, ino, -1)?;
         }
         txn.names().create_orphan(&new(FileKind::Regular, 5), None)?;
+        if txn.has_feature(Feature::SHARDS) {
+            txn.names().create_guest(far(5), &new(FileKind::Directory, 6), None)?;
+        }
         mkdir(txn, deep, "late").map(drop)
     })
     .await;

@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 
 use crate::device::BLOCK;
-use crate::image::{Image, NamedInode};
+use crate::image::{Image, NamedInode, Outside, Subtree};
 use crate::inode::{INODE, Inode, Kind, Slot};
-use crate::superblock::LAYOUT_BLOCKS;
+use crate::superblock::{LAYOUT_BLOCKS, SHARDS};
 
 /// Panics where two parts of the file system contradict each other.
 pub fn check(image: &Image) {
-    let found = image.walk().unwrap();
+    let subtrees = image.subtrees().unwrap();
+    let outside = image.outside().unwrap();
     let orphans: Vec<Inode> =
         image.orphans().unwrap().iter().map(|&ino| by_number(image, ino)).collect();
     assert!(orphans.iter().all(|inode| inode.nlink == 0));
-    let named: BTreeMap<u64, &Inode> =
-        found.iter().map(|found| (found.inode.ino, &found.inode)).collect();
+    // Inodes of which all names are on other shards.
+    let away: Vec<Inode> = outside.iter().map(|it| by_number(image, it.ino)).collect();
+    let found = subtrees.iter().flat_map(|it| &it.found).map(|found| &found.inode);
+    let named: BTreeMap<u64, &Inode> = found.chain(&away).map(|inode| (inode.ino, inode)).collect();
     let inodes: Vec<&Inode> = named.values().copied().chain(&orphans).collect();
     numbers(image, &inodes);
     // Root 16 also counts the orphan directory.
@@ -26,8 +29,9 @@ pub fn check(image: &Image) {
         }
     }
     orphan_directory(image, &orphans, &named);
-    names(image, &found);
-    namespace_index(image, &found);
+    subtrees.iter().for_each(|subtree| names(image, &subtree.found));
+    namespace_index(image, &subtrees);
+    other_shards(image, &subtrees, &named);
     data_space(image, &inodes);
     objects(image, &inodes);
     let visited: Vec<u64> = image.device.visited.borrow().keys().copied().collect();
@@ -104,12 +108,11 @@ fn names(image: &Image, found: &[NamedInode]) {
     }
 }
 
-/// The index has every directory except the root and orphans, with its parent's first chunk and its
-/// own creator (7.4).
-fn namespace_index(image: &Image, found: &[NamedInode]) {
-    let root = image.superblock.root();
-    let dirs =
-        found.iter().filter(|found| found.inode.kind == Kind::Directory && found.inode.ino != root);
+/// The index has every directory except the root, orphans and those whose names are on other
+/// shards, with its parent's first chunk and its own creator (7.4).
+fn namespace_index(image: &Image, subtrees: &[Subtree]) {
+    let found = subtrees.iter().flat_map(|subtree| &subtree.found[1..]);
+    let dirs = found.filter(|found| found.inode.kind == Kind::Directory);
     let mut expected: Vec<_> = dirs
         .map(|found| {
             let (parent, dir) =
@@ -120,6 +123,35 @@ fn namespace_index(image: &Image, found: &[NamedInode]) {
     expected.sort_unstable();
     let index = image.namespace_index().unwrap();
     assert_eq!(index, expected);
+}
+
+/// Names that lead to other shards have their numbers. What is kept of an inode's names there fits
+/// its type, place and links (7.5).
+fn other_shards(image: &Image, subtrees: &[Subtree], named: &BTreeMap<u64, &Inode>) {
+    if !image.superblock.has(SHARDS) {
+        return;
+    }
+    let shard = u64::from(image.superblock.shard);
+    let foreign: Vec<_> = subtrees.iter().flat_map(|subtree| &subtree.foreign).collect();
+    assert!(foreign.iter().all(|name| name.ino >> 56 != shard));
+    let below = || subtrees.iter().flat_map(|subtree| &subtree.found[1..]);
+    for Outside { ino, parent, names } in image.outside().unwrap() {
+        let (inode, slot) = (named[&ino], image.locate(ino).unwrap());
+        let here = below().filter(|found| found.inode.ino == ino).count();
+        if inode.kind == Kind::Directory {
+            assert!(names == 0 && parent >> 56 != shard && here == 0 && slot.name.is_empty());
+            assert!(inode.nlink >= 2);
+        } else {
+            assert!(names > 0 && parent == 0);
+            assert_eq!(inode.nlink as usize, here + names as usize);
+        }
+    }
+    for dir in named.values().filter(|inode| inode.kind == Kind::Directory) {
+        let is_in = |found: &&NamedInode| found.parent == dir.ino;
+        let here = below().filter(is_in).filter(|it| it.inode.kind == Kind::Directory).count();
+        let there = foreign.iter().filter(|it| it.dir == dir.ino && it.kind == Kind::Directory);
+        assert_eq!(dir.nlink as usize, 2 + here + there.count(), "links of directory {}", dir.ino);
+    }
 }
 
 /// A file's targets are targets of the table, its object was issued, and nobody destroys it (10).

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use crate::Image;
 use crate::device::{u16_at, u32_at, u64_at};
-use crate::image::NamedInode;
-use crate::inode::{Inode, Kind, Object};
+use crate::image::{ForeignName, NamedInode, Outside, Subtree};
+use crate::inode::{Inode, Kind, Object, Slot};
 use crate::space::Intent;
 use crate::superblock::{OBJECT_FILES, SHARDS};
 
@@ -63,14 +63,42 @@ pub fn text(image: &Image) -> String {
         segments += inode.segments.len();
     }
     writeln!(out, "{} inodes, {links} further names, {segments} segments", numbers.len()).unwrap();
-    let (names, orphans) = (found.len() - 1, image.orphans().unwrap().len());
+    let subtrees = image.subtrees().unwrap();
+    let names: usize = subtrees.iter().map(|it| it.found.len() - 1 + it.foreign.len()).sum();
+    let orphans = image.orphans().unwrap().len();
     writeln!(out, "{names} names, {segments} segments, {orphans} orphans").unwrap();
     let sum = |runs: Vec<crate::space::Run>| runs.iter().map(|run| run.len).sum::<u64>();
     let (pooled, freed) = (sum(image.pools().unwrap()), sum(image.freed().unwrap()));
     let clients = image.clients().unwrap().len();
     writeln!(out, "{clients} clients, {pooled} blocks in pools, {freed} given up").unwrap();
     unusual(image, &mut out);
+    elsewhere(image, &subtrees, &mut out);
     out
+}
+
+/// Describes names that lead to other shards, and inodes with names there; of the directories
+/// among these also what is in them.
+fn elsewhere(image: &Image, subtrees: &[Subtree], out: &mut String) {
+    let mut foreign: Vec<_> = subtrees.iter().flat_map(|it| &it.foreign).collect();
+    foreign.sort();
+    for ForeignName { dir, name, ino, kind } in foreign {
+        writeln!(out, "{} in {dir:016x} leads to {ino:016x} {kind:?}", shown(name)).unwrap();
+    }
+    for Outside { ino, parent, names } in image.outside().unwrap() {
+        let slot = image.locate(ino).unwrap();
+        let inode = format!("{ino:016x} {:?}", slot.kind());
+        if parent == 0 {
+            writeln!(out, "{inode} has {names} names elsewhere").unwrap();
+            continue;
+        }
+        writeln!(out, "{inode} is in {parent:016x}").unwrap();
+        let mut entry = |slot: Slot| {
+            let name = shown(&slot.name);
+            writeln!(out, "  {name} {:016x} {:?}", slot.ino, slot.kind()).unwrap();
+            Ok(())
+        };
+        image.list(&slot, &mut entry).unwrap();
+    }
 }
 
 /// Describes a log that is external, what targets have still to do, operations of several shards,

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::path::Path;
 
-use crate::device::{Block, Device, Error, ROOTS, big, damaged, u64_at};
+use crate::device::{Block, Device, Error, ROOTS, big, damaged, u32_at, u64_at};
 use crate::inode::{Inode, Kind, LINK};
 use crate::log::{Redone, check_journal, redo};
-use crate::superblock::Superblock;
-use crate::tree::{Entry, NAMESPACE, ORPHANS};
+use crate::superblock::{SHARDS, Superblock};
+use crate::tree::{Entry, NAMESPACE, ORPHANS, OUTSIDE};
 
 pub struct Image {
     pub superblock: Superblock,
@@ -23,6 +23,30 @@ pub struct NamedInode {
     pub path: Vec<u8>,
     pub parent: u64,
     pub inode: Inode,
+}
+
+/// A name of an inode of another shard (7.5).
+#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ForeignName {
+    pub dir: u64,
+    pub name: Vec<u8>,
+    pub ino: u64,
+    pub kind: Kind,
+}
+
+/// An inode with names on other shards (7.5).
+pub struct Outside {
+    pub ino: u64,
+    /// Of a directory its parent, else 0.
+    pub parent: u64,
+    /// Of another inode how many names it has there, else 0.
+    pub names: u32,
+}
+
+/// A directory, all names below it, and those below it that lead to other shards.
+pub struct Subtree {
+    pub found: Vec<NamedInode>,
+    pub foreign: Vec<ForeignName>,
 }
 
 impl Image {
@@ -55,15 +79,34 @@ impl Image {
         Ok(Image { superblock, device, roots })
     }
 
-    /// All names: a directory before its entries, and entries in the order of their slots.
+    /// All names below the root that lead to inodes of this shard.
     pub fn walk(&self) -> Result<Vec<NamedInode>, Error> {
-        let parent = self.superblock.root();
+        Ok(self.subtree(self.superblock.root())?.found)
+    }
+
+    /// All names below a directory: a directory before its entries, and entries in the order of
+    /// their slots.
+    pub fn subtree(&self, parent: u64) -> Result<Subtree, Error> {
         let root = self.locate(parent)?;
         let mut found = vec![NamedInode { path: Vec::new(), parent, inode: self.inode(&root)? }];
+        let mut foreign = Vec::new();
         let (mut queue, mut visited) =
             (VecDeque::from([(Vec::new(), root)]), BTreeSet::from([parent]));
         while let Some((above, dir)) = queue.pop_front() {
             self.list(&dir, &mut |slot| {
+                if slot.state == LINK && slot.ino >> 56 != u64::from(self.superblock.shard) {
+                    if !self.superblock.has(SHARDS) {
+                        return damaged(self.roots[1], "a name of another shard's inode");
+                    }
+                    let kind = slot.kind();
+                    foreign.push(ForeignName {
+                        dir: dir.ino,
+                        name: slot.name,
+                        ino: slot.ino,
+                        kind,
+                    });
+                    return Ok(());
+                }
                 let path = [&above[..], b"/", &slot.name].concat();
                 let holder = if slot.state == LINK { self.locate(slot.ino)? } else { slot };
                 let inode = self.inode(&holder)?;
@@ -77,7 +120,23 @@ impl Image {
                 Ok(())
             })?;
         }
-        Ok(found)
+        Ok(Subtree { found, foreign })
+    }
+
+    /// The inodes with names on other shards.
+    pub fn outside(&self) -> Result<Vec<Outside>, Error> {
+        let outside = |(key, value): &Entry| Outside {
+            ino: big(key),
+            parent: u64_at(value, 0),
+            names: u32_at(value, 8),
+        };
+        Ok(self.entries(&OUTSIDE)?.iter().map(outside).collect())
+    }
+
+    /// The root with all below it, then each directory whose name is on another shard.
+    pub fn subtrees(&self) -> Result<Vec<Subtree>, Error> {
+        let guests = self.outside()?.into_iter().filter(|it| it.parent != 0).map(|it| it.ino);
+        [self.superblock.root()].into_iter().chain(guests).map(|top| self.subtree(top)).collect()
     }
 
     /// The orphans: a client may have them open.

@@ -22,7 +22,7 @@ const TARGET: u8 = 2;
 const BLOCK_0: u8 = 3;
 pub const DESCRIPTION: u8 = 4;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     Regular,
     Directory,
