@@ -16,9 +16,9 @@
 //! - an inode lies in its home slot, where its number was issued, if that slot has state 1 and this
 //!   number. Else it lies at the place that the tree of moved inodes has for it. There the key is
 //!   its number, the value the place, 8 bytes each;
-//! - the orphan directory is hidden. It holds inodes that have no name of their own: orphans,
-//!   inodes whose first name was removed while further names (slots of state 2) are left, and
-//!   inodes of which all names are on other shards (7.5).
+//! - the orphan directory is hidden. It holds inodes that have no name of their own: orphans, and
+//!   inodes whose first name was removed while further names (slots of state 2) are left. Inodes of
+//!   which all names are on other shards lie there, too (7.5).
 
 use types::{DirNo, Ino, ShardId};
 

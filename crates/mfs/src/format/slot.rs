@@ -1,5 +1,5 @@
 //! A slot of a directory content block: one inode with its name, small xattrs and first segments,
-//! or a further name of an inode that lies elsewhere, maybe on another shard (7.5).
+//! or a name of an inode that lies elsewhere, also on another shard (7.5).
 //!
 //! Invariants:
 //! - a content block is the 32-byte block header and 8 slots of 508 bytes. On a file system with

@@ -314,12 +314,9 @@ impl fmt::Display for Lost {
                 write!(f, "bytes {from} to {to} of {}: they read as zeros now", self.subject(*ino))
             }
             Loss::Holes { ino, bytes, from, to } => {
-                let (what, place) = (some(*bytes, "byte"), between(*from, *to));
-                write!(
-                    f,
-                    "{what} of {}, in holes {place}: they read as zeros now",
-                    self.subject(*ino)
-                )
+                let (what, of) = (some(*bytes, "byte"), self.subject(*ino));
+                let place = between(*from, *to);
+                write!(f, "{what} of {of}, in holes {place}: they read as zeros now")
             }
             Loss::Object(ino) => write!(f, "in which object {} lay", self.subject(*ino)),
             Loss::Operation(id) => write!(

@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - an *ordinary* inode is at home, has one link, one name and no segments in the tree of
-//!   segments, and is no directory. No other shard names it. It is decided when the walk meets it, and costs two bytes for
-//!   each slot of its chunk. All others leave a [`SeenInode`] until the end. So ten million files
-//!   need little memory.
+//!   segments, and is no directory. No other shard names it. It is decided when the walk meets it,
+//!   and costs two bytes for each slot of its chunk. All others leave a [`SeenInode`] until the
+//!   end. So ten million files need little memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

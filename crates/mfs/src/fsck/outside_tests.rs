@@ -105,7 +105,7 @@ fn sound_names_on_both_sides_are_clean_and_told() {
 fn report_is_what_shards_are_compared_by() {
     let world = world();
     let shard = report(&world).shard;
-    // The other shard is not there: every name that leads to it is told, and every name that
+    // The other shard is not there: every name that leads to it is reported, and every name that
     // inodes of this one should have there.
     let all = across(&[shard], &BTreeMap::new());
     assert_eq!(all.len(), 5, "{all:#?}");

@@ -141,7 +141,8 @@ impl Names<'_, '_> {
     }
 
     /// Removes a name and returns its inode, which may be of another shard. If the inode lies in
-    /// the slot of this name, it moves to the orphan directory. The caller sets the number of links.
+    /// the slot of this name, it moves to the orphan directory. The caller sets the number of
+    /// links.
     ///
     /// # Errors
     /// `NotFound`; as [`Names::lookup`].

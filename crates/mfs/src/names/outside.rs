@@ -79,9 +79,9 @@ impl Names<'_, '_> {
     /// The caller sets the number of links.
     ///
     /// # Errors
-    /// `Stale` if there is no such inode. `Invalid` without the feature `shards`; for a number of
-    /// names of a directory, or a parent of another inode; for a parent of this shard; and for a
-    /// directory that has a name on this shard.
+    /// `Stale` if there is no such inode. `Invalid` without the feature `shards`, and for a
+    /// directory that has a name on this shard. Also `Invalid` for a number of names of a
+    /// directory, for a parent of another inode, and for a parent of this shard.
     pub fn set_outside(&mut self, ino: Ino, outside: Option<Outside>) -> Result<(), Stop> {
         let (spot, slot) = self.locate_live(ino)?;
         let Some(outside) = outside.filter(|&outside| outside != Outside::Names(0)) else {

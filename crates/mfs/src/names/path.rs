@@ -30,7 +30,7 @@ const DEPTH_MAX: usize = 1 << 16;
 impl Names<'_, '_> {
     /// A path from the root to `ino`, beginning with a slash. `None` if there is no such inode, if
     /// it has no name, or if its own slot has none (a file whose first name was removed while it
-    /// had others), also of a directory above it (whose name is on another shard).
+    /// had others). Also `None` if the name of a directory on the way is on another shard.
     ///
     /// # Errors
     /// `Corrupt` if the path is a cycle; `Stop` of the blocks read.

@@ -9,11 +9,11 @@
 //!   the same stream, else of the same user, else any (002 §3.2: subdirectories of one parent lie
 //!   together, and then those that one stream made). Mkdir chooses the place, before there is
 //!   content, and the index keeps it;
-//! - where the index has no start for a directory (it was made under another [`DirPlacement`], or
-//!   its entry is missing, or its name is on another shard), the place is chosen with its first
-//!   content. Memory keeps where the last
-//!   such sibling of an owner lies, and nothing stores it. After the store is opened again, or when
-//!   the full memory was cleared, the next one of an owner counts as the first again;
+//! - where the index has no start for a directory, the place is chosen with its first content. It
+//!   was made under another [`DirPlacement`], its entry is missing, or its name is on another
+//!   shard. Memory keeps where the last such sibling of an owner lies, and nothing stores it. After
+//!   the store is opened again, or when the full memory was cleared, the next one of an owner
+//!   counts as the first again;
 //! - [`DirPlacement`] chooses otherwise for comparison only, and the device does not record it;
 //! - content grows by as much as it has, at least [`FIRST`] blocks, while a quarter of the device
 //!   is free, and block by block after that;

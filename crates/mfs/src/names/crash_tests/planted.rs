@@ -22,8 +22,8 @@ pub fn planted(size: SlotSize) -> VecDeque<Draw> {
         draw(33, 0, 2, 0),
     ]);
     out.extend([(1, 0), (2, 900), (1, 2), (3, 40), (2, 0)].map(|(e, f)| draw(34, 0, e, f)));
-    // Names that lead away, two directories and a symlink whose names are elsewhere, of which one
-    // was here, and a file with names on both sides; and one directory comes home.
+    // Names that lead away; two directories and a symlink whose names are elsewhere, of which one
+    // was here; a file with names on both sides. One directory comes home.
     let outside = [(8, 0, 1), (12, 0, 2), (16, 1, 1), (16, 1, 2), (16, 2, 7), (content, 4, 0)];
     out.push_back(draw(0, 16, 2, 0));
     out.extend(outside.map(|(name, e, f)| draw(35, name, e, f)));
