@@ -79,7 +79,7 @@ mod tests {
             why: None,
         };
         let segments = vec![at(0, 3, 8192), at(4096, 1, 4096), at(8192, 3, 4096)];
-        let picture = svg(&FileLayout::new("a<b&c".into(), 12288, 0, segments));
+        let picture = svg(&FileLayout::new(("a<b&c".into(), 0), 12288, 0, segments));
         assert!(picture.contains("a&lt;b&amp;c: 12288 bytes, 3 segments"), "{picture}");
         assert_eq!(picture.matches("<rect").count(), 2 + 3, "{picture}");
         assert!(picture.contains("zone 1") && picture.contains("zone 3"), "{picture}");
