@@ -38,8 +38,10 @@ use std::rc::Rc;
 use env::Env;
 use env::sync::{Permit, Semaphore};
 use proto::frame::Decoder;
-use proto::ost::{Ost as OstPeer, PushReply, Reply, Request};
+use proto::message::Message;
+use proto::ost::{IO_BLOCKS_MAX, Ost as OstPeer, Push, PushReply, Reply, Request};
 use session::server::{Connection, Door, Service, SessionState};
+use types::limits::BLOCK;
 use types::{ClientId, ObjectId, Transno};
 
 use access::Access;
@@ -51,6 +53,9 @@ pub use start::{Ost, serve};
 
 use crate::store::ObjectStore;
 
+/// Such a part of the memory is for reads.
+const READ_PART: usize = 4;
+const _: () = assert!(IO_BLOCKS_MAX as usize * BLOCK * READ_PART <= MEMORY_MIN);
 /// Lines about bytes that do not match their checksums, before only every power of two has one.
 const CORRUPT_LINES: u64 = 16;
 
@@ -60,10 +65,14 @@ pub(crate) struct Server {
     door: Door,
     sessions: Rc<Sessions>,
     access: Rc<Access>,
-    memory: Semaphore,
+    /// Memory for what clients write.
+    written: Semaphore,
     /// Memory for what clients repeat after a restart. Writes that hold some of the other may wait
     /// for these clients.
     repeated: Semaphore,
+    /// Memory for what clients read. After a restart writes may wait for other clients, and for the
+    /// metadata server; reads do not wait for them.
+    read: Semaphore,
     /// Memory for content that tools send, which is refused.
     tools: Semaphore,
     /// Requests in flight.
@@ -85,8 +94,8 @@ impl Drop for Load {
 impl Server {
     fn new(env: Env, store: Rc<ObjectStore>, config: Config) -> Rc<Server> {
         let door = Door::new(env.clone(), config.keys.clone(), config.log.clone());
-        let (memory, repeated) =
-            (Semaphore::new(config.memory.max(MEMORY_MIN)), Semaphore::new(MEMORY_MIN));
+        let memory = config.memory.max(MEMORY_MIN);
+        let read = memory / READ_PART;
         let runtime = Rc::new(Runtime::new(env, store, config));
         let sessions = Rc::new(Sessions::new(runtime.clone()));
         let access = Rc::new(Access::new(runtime.clone()));
@@ -97,8 +106,9 @@ impl Server {
             door,
             sessions,
             access,
-            memory,
-            repeated,
+            written: Semaphore::new(memory - read),
+            repeated: Semaphore::new(MEMORY_MIN),
+            read: Semaphore::new(read),
             tools: Semaphore::new(MEMORY_MIN),
             load,
             corrupt,
@@ -106,11 +116,16 @@ impl Server {
         })
     }
 
-    /// Waits for room for so many bytes; it is free when the value is dropped. `repeats`: a client
-    /// repeats them after a restart.
-    async fn room_for(&self, bytes: usize, repeats: bool) -> Permit {
-        let memory = if repeats { &self.repeated } else { &self.memory };
+    /// Waits for room for so many bytes of a write; it is free when the value is dropped. `repeats`:
+    /// a client repeats them after a restart.
+    async fn room_for_write(&self, bytes: usize, repeats: bool) -> Permit {
+        let memory = if repeats { &self.repeated } else { &self.written };
         memory.acquire(bytes).await
+    }
+
+    /// Bytes for which there is room.
+    fn memory_free(&self) -> usize {
+        self.written.available() + self.read.available()
     }
 
     /// Counts a request until the value is dropped.
@@ -192,7 +207,13 @@ impl Service for Server {
         if session.client == ClientId(0) {
             return Some(self.tools.acquire(bytes).await);
         }
-        Some(self.room_for(bytes, session.state() == SessionState::Recovering).await)
+        Some(self.room_for_write(bytes, session.state() == SessionState::Recovering).await)
+    }
+
+    fn say_alive(&self, connection: &Connection) {
+        // That nothing is durable is no news to anybody.
+        let push = Push::Committed { transno: Transno::ZERO };
+        connection.send::<OstPeer>(&Message::Push { push });
     }
 
     fn execute(

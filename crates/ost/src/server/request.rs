@@ -4,7 +4,8 @@
 //! - nothing of a request happens before its capability, its ranges and its checksums are right;
 //! - a request that was executed before a restart, as its kept reply shows, is not executed again.
 //!   One of several changes is, from its beginning: repeating a change changes nothing;
-//! - bytes that requests carry, and that reads fetch, are within the configured memory, or wait;
+//! - bytes that requests carry, and that reads fetch, are within the configured memory, or wait.
+//!   Reads have a part of their own: none waits for a write that waits for others;
 //! - a target whose store has failed answers nothing more: its clients send it again.
 
 use std::rc::Rc;
@@ -219,7 +220,7 @@ impl Execution {
         let (data, _room) = match data.into_buffer::<ArrivedContent>() {
             Ok(ArrivedContent { bytes, room }) => (bytes, room),
             Err(data) => {
-                let room = server.room_for(data.len(), self.is_replay()).await;
+                let room = server.room_for_write(data.len(), self.is_replay()).await;
                 (IoBuf::copy_of(&data), Some(room))
             }
         };
@@ -275,7 +276,7 @@ impl Execution {
         let server = self.server.clone();
         server.access.check(&may, READ, false)?;
         check_range(block, len)?;
-        let _room = server.room_for(len as usize * BLOCK, false).await;
+        let _room = server.read.acquire(len as usize * BLOCK).await;
         let found = server.runtime.store.read(may.object, block, len).await;
         let found = self.checked(found).await?;
         Ok(OpReply::Data { runs: found.runs, data: Content::whole(found.data), sums: found.sums })

@@ -30,7 +30,7 @@ impl Server {
         out.number("in_flight", self.load.get() as u64);
         out.number("changes_in_flight", self.access.changes_in_flight() as u64);
         out.number("memory", runtime.config.memory as u64);
-        out.number("memory_free", self.memory.available() as u64);
+        out.number("memory_free", self.memory_free() as u64);
         out.flag("waits_for_metadata_server", self.access.awaits_server());
         out.number("capabilities_refused", self.access.refused());
         out.number("corrupt_writes", self.corrupt.get());

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
 use proto::ost::Op;
-use types::{ClientId, Epoch, Fault, ObjectId, Uuid};
+use redbud_ost::server::MEMORY_MIN;
+use types::{ClientId, Duration, Epoch, Fault, ObjectId, Uuid};
 
 use super::bed::{Bed, Client, FS, KEY, key, run};
 
@@ -198,6 +199,45 @@ fn restarted_target_serves_reads_before_it_knows_who_was_evicted() {
         assert!(fence(&bed, &server, 9).await.get(), "another one");
         server.admit().await.unwrap();
         assert!(waits.await);
+    });
+}
+
+/// Writes that wait for the metadata server take the memory that there is for writes. Others read
+/// all the same, and nobody takes the target for dead because it does not read what is behind them.
+#[test]
+fn writes_that_wait_for_the_metadata_server_keep_nobody_from_reading() {
+    run(9, |bed| async move {
+        bed.memory.set(MEMORY_MIN);
+        bed.restart().await;
+        let (writes, more) = (bed.client("a", 7).await, bed.client("b", 8).await);
+        let (reads, server) = (bed.client("c", 9).await, bed.client("mds", 0).await);
+        server.admit().await.unwrap();
+        reads.write(9, 0, 256, 1, true).await.unwrap();
+        bed.kill();
+        bed.world.partition("mds", "ost");
+        bed.start().await;
+        let tasks: Vec<_> = (0..8)
+            .map(|nth| {
+                let client = if nth < 6 { writes.clone() } else { more.clone() };
+                bed.env.spawn_join(async move { client.write(nth, 0, 256, 1, false).await })
+            })
+            .collect();
+        for _ in 0..20 {
+            bed.wait(1000).await;
+            let read = bed.env.timeout(Duration::from_secs(1), reads.has(9, 0, 256, 1)).await;
+            assert_eq!(read, Some(true));
+        }
+        assert!(tasks.iter().all(|task| !task.is_ready()));
+        assert_eq!(bed.status("memory_free").await, MEMORY_MIN as u64 / 4, "there is no more");
+        let lost = [&writes, &more, &reads].map(|client| client.session.timing().reconnections);
+        assert_eq!(lost, [0; 3], "connections were taken for dead");
+        bed.world.heal();
+        assert_eq!(server.empty_sync().await, Err(Fault::Evicted), "it was away for a lease");
+        server.admit().await.unwrap();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(bed.status("memory_free").await, MEMORY_MIN as u64);
     });
 }
 

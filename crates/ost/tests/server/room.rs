@@ -219,7 +219,8 @@ fn writes_that_wait_for_a_client_leave_memory_for_what_it_repeats() {
             })
             .collect();
         bed.env.sleep(Duration::from_secs(1)).await;
-        assert_eq!(bed.status("memory_free").await, 0, "the writes hold all of it");
+        let for_reads = MEMORY_MIN as u64 / 4;
+        assert_eq!(bed.status("memory_free").await, for_reads, "the writes hold the rest");
         let begin = bed.env.now();
         bed.world.heal();
         a.sync().await.unwrap();

@@ -52,6 +52,9 @@ pub trait Service: Sized + 'static {
     ) -> impl Future<Output = Option<Permit>> {
         async { None }
     }
+    /// Sends something that changes nothing: the peer's content waits for memory, and nothing behind
+    /// it is read, so no probe is answered.
+    fn say_alive(&self, _connection: &Connection) {}
     /// Executes a request and sends its answer. `fresh`: its slot has seen none since the server
     /// started.
     fn execute(
@@ -70,6 +73,11 @@ pub trait Service: Sized + 'static {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How often a client whose content waits for memory counts as heard: less than the shortest lease.
 const ROOM_PAUSE: Duration = Duration::from_millis(25);
+/// How often such a client hears that the server is alive, unless its lease is short: often enough
+/// to leave no probe without a sign for its time (`proto::liveness`).
+const ALIVE_PAUSE: Duration = Duration::from_millis(250);
+/// Of a short lease it is such a part.
+const ALIVE_PART: u32 = 16;
 
 /// Takes connections until `stop` ends, and serves each. `clients`: how many there are, for the
 /// log.
@@ -182,14 +190,17 @@ async fn read<S: Service>(
     }
 }
 
-/// Waits for memory for content. Meanwhile nothing is read: the silence is not the client's. If the
-/// connection is closed, it waits no longer: then nothing can be received either.
+/// Waits for memory for content. Meanwhile nothing is read: the silence is not the client's, and the
+/// client hears that the server is alive. If the connection is closed, it waits no longer: then
+/// nothing can be received either.
 async fn room_for<S: Service>(
     service: &S,
     (session, connection): (&S::Session, &Connection),
     bytes: usize,
 ) -> Option<Permit> {
     let mut room = pin!(service.room_for_content(session, bytes));
+    let pause = ALIVE_PAUSE.min(session.lease / ALIVE_PART);
+    let mut said = service.env().now();
     loop {
         if let Some(room) = service.env().timeout(ROOM_PAUSE, room.as_mut()).await {
             return room;
@@ -197,7 +208,12 @@ async fn room_for<S: Service>(
         if connection.is_closed() {
             return None;
         }
-        session.heard(service.env().now());
+        let now = service.env().now();
+        session.heard(now);
+        if now.since(said) >= pause {
+            said = now;
+            service.say_alive(connection);
+        }
     }
 }
 
