@@ -303,8 +303,12 @@ impl<P: Peer> Session<P> {
     }
 
     /// Admits a replayed request in any idle slot, whatever its sequence number. The request after
-    /// it may have any number: requests that changed nothing are not replayed.
+    /// it may have any number: requests that changed nothing are not replayed. When the client has
+    /// said that it has recovered, a copy that comes late must not touch the slot.
     pub fn admit_replay(&self, slot: u16) -> Admission<P> {
+        if self.state() != SessionState::Recovering {
+            return Admission::Protocol("a request is replayed outside a recovery");
+        }
         let mut slots = self.slots.borrow_mut();
         let Some(slot) = slots.get_mut(slot) else {
             return Admission::Protocol("a slot is out of range");
@@ -389,9 +393,24 @@ mod tests {
     #[test]
     fn sequence_numbers_may_jump_after_a_replay() {
         let session = session();
+        session.set_state(SessionState::Recovering);
         assert!(matches!(session.admit_replay(1), Admission::New { fresh: true }));
         assert!(matches!(session.admit(1, 9), Admission::Protocol(_)), "busy");
         session.answered(&reply(1, 5), false);
+        session.set_state(SessionState::Live);
         assert!(matches!(session.admit(1, 9), Admission::New { fresh: true }));
+    }
+
+    #[test]
+    fn late_copy_of_a_replayed_request_leaves_its_slot_alone() {
+        let session = session();
+        session.set_state(SessionState::Recovering);
+        session.admit_replay(1);
+        session.answered(&reply(1, 5), true);
+        session.set_state(SessionState::Live);
+        session.admit(1, 6);
+        session.answered(&reply(1, 6), true);
+        assert!(matches!(session.admit_replay(1), Admission::Protocol(_)));
+        assert!(matches!(session.admit(1, 6), Admission::Answered(_)), "its answer is still there");
     }
 }
