@@ -5,13 +5,16 @@
 //! - a request that was executed before a restart, as its kept reply shows, is not executed again.
 //!   One of several changes is, from its beginning: repeating a change changes nothing;
 //! - bytes that requests carry, and that reads fetch, are within the configured memory, or wait.
-//!   Reads have a part of their own: none waits for a write that waits for others;
+//!   Reads have a part of their own: none waits for a write that waits for others. What was read
+//!   counts until it has left, and of one session not more than a bound: a client that does not take
+//!   its answers leaves memory for others;
 //! - a target whose store has failed answers nothing more: its clients send it again.
 
 use std::rc::Rc;
 
 use engine::cost::Cost;
 use env::IoBuf;
+use env::sync::Permit;
 use proto::capability::{Capability, READ, SERVE, WRITE};
 use proto::content::Content;
 use proto::message::Peer;
@@ -63,6 +66,19 @@ enum Found {
     Nothing,
     /// Everything that it changed has survived.
     Done,
+}
+
+/// Bytes that were read. Their memory is free when they have left, or their connection has ended.
+struct Answer {
+    bytes: IoBuf,
+    /// The session's and the target's.
+    _room: [Permit; 2],
+}
+
+impl AsRef<[u8]> for Answer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 struct Execution {
@@ -129,8 +145,12 @@ impl Execution {
             return;
         }
         let ops = std::mem::take(&mut self.request.ops);
-        // Each takes memory, and several answers may exceed a frame.
-        if ops.iter().filter(|op| matches!(op, Op::Read { .. } | Op::Write { .. })).count() > 1 {
+        // Each takes memory, and several answers may exceed a frame. The slot keeps the answer to a
+        // change, and would keep the memory of what was read with it.
+        let with_bytes = |op: &&Op| matches!(op, Op::Read { .. } | Op::Write { .. });
+        let reads = ops.iter().any(|op| matches!(op, Op::Read { .. }));
+        let changes = ops.iter().any(Ost::may_change);
+        if ops.iter().filter(with_bytes).count() > 1 || reads && changes {
             self.results.push(Err(Fault::TooBig));
             return;
         }
@@ -276,10 +296,13 @@ impl Execution {
         let server = self.server.clone();
         server.access.check(&may, READ, false)?;
         check_range(block, len)?;
-        let _room = server.read.acquire(len as usize * BLOCK).await;
+        let bytes = len as usize * BLOCK;
+        let own = self.session.read.acquire(bytes).await;
+        let room = server.read.acquire(bytes).await;
         let found = server.runtime.store.read(may.object, block, len).await;
         let found = self.checked(found).await?;
-        Ok(OpReply::Data { runs: found.runs, data: Content::whole(found.data), sums: found.sums })
+        let data = Content::whole(Answer { bytes: found.data, _room: [own, room] });
+        Ok(OpReply::Data { runs: found.runs, data, sums: found.sums })
     }
 
     async fn punch(&mut self, may: Capability, from: u64, to: u64) -> Result<OpReply, Fault> {

@@ -22,19 +22,23 @@ use std::rc::Rc;
 
 use engine::cost::Cost;
 use engine::error::StoreError;
-use env::sync::Notify;
+use env::sync::{Notify, Semaphore};
 use proto::message::Message;
-use proto::ost::{Ost, Push};
+use proto::ost::{IO_BLOCKS_MAX, Ost, Push};
 use proto::wire::{Appended, Wire};
 use proto::{Reader, wire_struct};
 use session::server::recovery::decision::ServerKnowledge;
 use session::server::{SessionIdentity, SessionState, Table};
+use types::limits::BLOCK;
 use types::{ClientId, Fault, Instant, Transno};
 
 use super::runtime::Runtime;
 
 /// Clients that one transaction reads.
 const LOADED: usize = 16;
+/// Bytes of reads of a session whose answers have not left.
+const READ_MAX: usize = 8 << 20;
+const _: () = assert!(IO_BLOCKS_MAX as usize * BLOCK <= READ_MAX);
 
 wire_struct! {
     /// What the store keeps of a client, beside its kept replies.
@@ -56,6 +60,8 @@ pub struct Session {
     common: session::server::Session<Ost>,
     /// It is a metadata server's.
     pub serves: bool,
+    /// Bytes of reads whose answers have not left: so many at most.
+    pub read: Semaphore,
     in_flight: Cell<usize>,
     idle: Notify,
 }
@@ -86,7 +92,8 @@ impl Session {
         now: Instant,
     ) -> Session {
         let common = session::server::Session::new(identity, state, known, now);
-        Session { common, serves, in_flight: Cell::new(0), idle: Notify::new() }
+        let read = Semaphore::new(READ_MAX);
+        Session { common, serves, read, in_flight: Cell::new(0), idle: Notify::new() }
     }
 
     /// A request is in flight until the value is dropped.

@@ -1,9 +1,11 @@
 //! Content behind its message, on connections that damage it, end in it, or are a stranger's.
 
 use env::Stream;
+use proto::capability::READ;
+use proto::content::Content;
 use proto::frame::{Decoder, MAGIC_BEHIND, Received, encode, encode_apart};
 use proto::message::{CLIENT, Hello, Principal};
-use proto::ost::{Message, Ost, Request};
+use proto::ost::{Message, Op, Ost, Request};
 use redbud_ost::server::MEMORY_MIN;
 use types::Fault;
 use types::limits::BLOCK;
@@ -64,15 +66,21 @@ impl Raw {
 
 /// The bytes of a request that writes 32 blocks, and where in them the content begins.
 fn write(client: &Client, seq: u32, version: u64) -> (Vec<u8>, usize) {
-    let ops = vec![client.write_op(5, 0, 32, version)];
-    let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
-    let request = Request { slot: 0, seq, principal, sync: false, replay: None, ops };
-    let mut bytes = Vec::new();
-    let content = encode_apart(&Message::Request { request }, &mut bytes).unwrap();
+    let (mut bytes, content) = request(0, seq, client.write_op(5, 0, 32, version));
+    let content = content.unwrap();
     assert_eq!(content.len(), 32 * BLOCK);
     let head = bytes.len();
     bytes.extend_from_slice(&content);
     (bytes, head)
+}
+
+/// The bytes of a request, and the content that belongs behind them.
+fn request(slot: u16, seq: u32, op: Op) -> (Vec<u8>, Option<Content>) {
+    let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
+    let request = Request { slot, seq, principal, sync: false, replay: None, ops: vec![op] };
+    let mut bytes = Vec::new();
+    let content = encode_apart(&Message::Request { request }, &mut bytes);
+    (bytes, content)
 }
 
 #[test]
@@ -115,6 +123,37 @@ fn connection_that_ends_within_content_leaves_no_trace() {
             bed.wait(20).await;
             assert_eq!(bed.status("memory_free").await, MEMORY_MIN as u64, "{len} bytes");
             assert!(client.has(5, 0, 32, 1).await, "{len} bytes");
+        }
+    });
+}
+
+/// What was read takes memory until it has left, or its connection has ended.
+#[test]
+fn answers_that_a_client_does_not_take_are_within_the_memory() {
+    run(14, |bed| async move {
+        bed.memory.set(MEMORY_MIN);
+        bed.restart().await;
+        let client = bed.client("a", 7).await;
+        client.write(5, 0, 256, 1, false).await.unwrap();
+        for takes in [true, false] {
+            let mut raw = Raw::greeted(&bed).await;
+            for slot in 0..3 {
+                let op = Op::Read { may: client.may(5, READ), block: 0, len: 256 };
+                raw.send(request(slot, 1, op).0).await;
+            }
+            bed.wait(500).await;
+            let free = MEMORY_MIN - 256 * BLOCK;
+            assert_eq!(bed.status("memory_free").await, free as u64, "one answer is on its way");
+            if takes {
+                for _ in 0..3 {
+                    raw.answer().await.unwrap();
+                }
+            } else {
+                bed.world.cut("raw", "ost");
+            }
+            bed.wait(500).await;
+            assert_eq!(bed.status("memory_free").await, MEMORY_MIN as u64, "{takes}");
+            assert!(client.has(5, 0, 256, 1).await);
         }
     });
 }

@@ -149,9 +149,9 @@ fn requests_beyond_the_memory_wait_for_their_turn() {
 }
 
 /// Six answers of 1 MiB would exceed a frame, and writes that wait for each other's memory would
-/// wait for ever.
+/// wait for ever. The answer to a change is kept, and would keep memory for what was read.
 #[test]
-fn request_with_several_reads_or_writes_is_refused() {
+fn request_with_several_reads_or_writes_or_both_is_refused() {
     run(60, |bed| async move {
         let client = bed.client("a", 7).await;
         client.write(5, 0, 256, 1, false).await.unwrap();
@@ -160,6 +160,9 @@ fn request_with_several_reads_or_writes_is_refused() {
         assert_eq!(many.err(), Some(Fault::TooBig));
         let both = vec![read(), client.write_op(5, 0, 256, 2)];
         assert_eq!(client.call_all(both, false).await.err(), Some(Fault::TooBig));
-        assert!(client.has(5, 0, 256, 1).await, "nothing was written");
+        let punch = Op::Punch { may: client.may(5, WRITE), from: 0, to: 256 };
+        let both = vec![punch, read()];
+        assert_eq!(client.call_all(both, false).await.err(), Some(Fault::TooBig));
+        assert!(client.has(5, 0, 256, 1).await, "nothing was changed");
     });
 }

@@ -186,6 +186,8 @@ pub(super) async fn write(env: Env, connection: Rc<Connection>, log: impl Fn(&st
         connection.written.notify_all();
     }
     connection.close();
+    // Its session may have it for long, and the answers have memory that others wait for.
+    connection.out.borrow_mut().clear();
 }
 
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
