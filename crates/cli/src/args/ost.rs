@@ -135,8 +135,8 @@ pub struct OstServeArgs {
     /// Size of the cache of metadata blocks of each target, 8M or more
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_cache)]
     pub cache: u64,
-    /// Bytes of requests that each target works on at once, 4M or more; others wait. A quarter is for
-    /// reads
+    /// Bytes of requests that each target works on at once, 4M or more; others wait. A quarter is
+    /// for reads
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     pub memory: u64,
     /// Age at which what nobody waits for is committed

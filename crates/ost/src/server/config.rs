@@ -5,8 +5,8 @@ use std::rc::Rc;
 use session::server::ServerKeys;
 use types::Duration;
 
-/// Bytes of requests and answers that are worked on at once: three quarters for writes, the rest for
-/// reads.
+/// Bytes of requests and answers that are worked on at once: three quarters for writes, the rest
+/// for reads.
 pub const MEMORY: usize = 256 << 20;
 /// Least of these: one request of the largest size, and what it reads meanwhile.
 pub const MEMORY_MIN: usize = 4 << 20;

@@ -116,8 +116,8 @@ impl Server {
         })
     }
 
-    /// Waits for room for so many bytes of a write; it is free when the value is dropped. `repeats`:
-    /// a client repeats them after a restart.
+    /// Waits for room for so many bytes of a write; it is free when the value is dropped.
+    /// `repeats`: a client repeats them after a restart.
     async fn room_for_write(&self, bytes: usize, repeats: bool) -> Permit {
         let memory = if repeats { &self.repeated } else { &self.written };
         memory.acquire(bytes).await

@@ -6,8 +6,8 @@
 //!   One of several changes is, from its beginning: repeating a change changes nothing;
 //! - bytes that requests carry, and that reads fetch, are within the configured memory, or wait.
 //!   Reads have a part of their own: none waits for a write that waits for others. What was read
-//!   counts until it has left, and of one session not more than a bound: a client that does not take
-//!   its answers leaves memory for others;
+//!   counts until it has left, and of one session not more than a bound: a client that does not
+//!   take its answers leaves memory for others;
 //! - a target whose store has failed answers nothing more: its clients send it again.
 
 use std::rc::Rc;

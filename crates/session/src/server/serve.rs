@@ -52,8 +52,8 @@ pub trait Service: Sized + 'static {
     ) -> impl Future<Output = Option<Permit>> {
         async { None }
     }
-    /// Sends something that changes nothing: the peer's content waits for memory, and nothing behind
-    /// it is read, so no probe is answered.
+    /// Sends something that changes nothing: the peer's content waits for memory, and nothing
+    /// behind it is read, so no probe is answered.
     fn say_alive(&self, _connection: &Connection) {}
     /// Executes a request and sends its answer. `fresh`: its slot has seen none since the server
     /// started.
@@ -190,8 +190,8 @@ async fn read<S: Service>(
     }
 }
 
-/// Waits for memory for content. Meanwhile nothing is read: the silence is not the client's, and the
-/// client hears that the server is alive. If the connection is closed, it waits no longer: then
+/// Waits for memory for content. Meanwhile nothing is read: the silence is not the client's, and
+/// the client hears that the server is alive. If the connection is closed, it waits no longer: then
 /// nothing can be received either.
 async fn room_for<S: Service>(
     service: &S,
