@@ -66,11 +66,11 @@ impl Client {
             let core = Core::new(env.clone(), config.clone(), kernel, sessions.clone());
             let events: Rc<dyn Events<Mds>> = core.clone();
             let session = sessions.home();
-            session.set_events(Rc::downgrade(&events));
+            sessions.set_events(&events);
             let data = data_config(&config, &core);
             let (fs, pags) = session.offer();
             if let Some(Err(text)) = config.admit.as_ref().map(|admit| admit(fs)) {
-                session.close().await;
+                sessions.close().await;
                 return Err(ConnectError { text });
             }
             let rpc = Rc::new(DataRpc(Rc::downgrade(&core)));
@@ -86,19 +86,19 @@ impl Client {
             {
                 Ok(data) => core.set_data(data),
                 Err(text) => {
-                    session.close().await;
+                    sessions.close().await;
                     return Err(ConnectError { text });
                 }
             }
             if let Err(fault) = core.fetch_attr(Ino::ROOT).await {
-                session.close().await;
+                sessions.close().await;
                 return Err(ConnectError {
                     text: format!("cannot read the root directory: {fault}"),
                 });
             }
             let client = Client { core: core.clone() };
             if let Err(text) = client.find_mount_root().await {
-                session.close().await;
+                sessions.close().await;
                 return Err(ConnectError { text });
             }
             client.cache_root_info().await;

@@ -6,6 +6,7 @@
 //! - an operation trusts what it read before an await only after it has checked again.
 
 mod absorb;
+mod across;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,7 +31,7 @@ use crate::data::DataContext;
 use crate::data_lease::DataLease;
 use crate::early_recalls::EarlyRecalls;
 use crate::handles::Handles;
-use crate::inode::{Inode, Inodes};
+use crate::inode::{Inode, Inodes, SOFT};
 use crate::linger::{Lingering, Lookups};
 use crate::locks::Locks;
 use crate::names::CachedName;
@@ -100,6 +101,8 @@ pub(crate) struct Core {
     pub recalls: Cell<u64>,
     /// Number of the request whose reply is being applied.
     absorbing: Cell<u64>,
+    /// The server that made this reply.
+    answering: Cell<ServerId>,
     /// Held while the kernel drops pages that lack a WRITE.
     pub dropping: Rc<AsyncMutex>,
     /// Space as the server last reported it.
@@ -138,6 +141,7 @@ impl Core {
             early_recalls: EarlyRecalls::default(),
             recalls: Cell::new(0),
             absorbing: Cell::new(0),
+            answering: Cell::new(ServerId::ANY),
             statfs: Cell::new(None),
             dropping: Rc::default(),
             root_xattrs: RefCell::default(),
@@ -160,8 +164,11 @@ impl Core {
         assert!(first, "data devices are opened once");
     }
 
-    /// The server has sent its list of data zones.
-    pub fn zones_reported(&self, list: ZoneList) {
+    /// A server has sent its list of data zones.
+    pub fn zones_reported(&self, server: ServerId, list: ZoneList) {
+        if server != self.rpc.home().server() {
+            return;
+        }
         match self.data.get() {
             Some(data) => data.zones_reported(&list),
             None => *self.early_zones.borrow_mut() = Some(list),
@@ -180,14 +187,14 @@ impl Core {
         self.data.get().expect("data devices are opened before the client is handed out")
     }
 
-    /// Returns unused space, which the server wants back; always answers the server.
-    pub async fn return_unused_space(&self) {
+    /// Returns unused space, which `server` wants back; always answers the server.
+    pub async fn return_unused_space(&self, server: ServerId) {
         self.reclaim_lingering().await;
-        match self.data.get() {
+        match self.data.get().filter(|_| server == self.rpc.home().server()) {
             Some(data) => data.return_unused().await,
             None => {
                 let nothing = Op::ReturnSpace { runs: Vec::new() };
-                let _ = self.rpc.call(Call::reserved(vec![nothing])).await;
+                let _ = self.rpc.call_at(server, Call::reserved(vec![nothing])).await;
             }
         }
     }
@@ -287,18 +294,23 @@ impl Core {
 
     /// Fetches the attributes from the server.
     pub async fn fetch_attr(&self, ino: Ino) -> Result<Rc<Inode>, Fault> {
-        Ok(self.fetch_attr_reply(ino).await?.0)
+        Ok(self.fetch_attr_reply(ino, Rights::ATTR).await?.0)
     }
 
-    /// Fetches the attributes from the server; returns them as this reply brought them. A file that
-    /// this client writes is asked for again, up to [`ATTR_RETRIES`] times, if its local size
-    /// changes meanwhile: size and other attributes would be of different moments.
-    pub async fn fetch_attr_reply(&self, ino: Ino) -> Result<(Rc<Inode>, Attr), Fault> {
+    /// Fetches the attributes from the server, and acquires `want` if that is free; returns them as
+    /// this reply brought them. A file that this client writes is asked for again, up to
+    /// [`ATTR_RETRIES`] times, if its local size changes meanwhile: size and other attributes would
+    /// be of different moments.
+    pub async fn fetch_attr_reply(
+        &self,
+        ino: Ino,
+        want: Rights,
+    ) -> Result<(Rc<Inode>, Attr), Fault> {
         let local_size = || self.inodes.get(ino).and_then(|inode| inode.local_size());
         let mut retries = ATTR_RETRIES;
         loop {
             let size = local_size();
-            let op = Op::GetAttr { ino, want: Rights::ATTR };
+            let op = Op::GetAttr { ino, want };
             let reply = self.rpc.call(Call::one(&Caller::default(), op)).await?;
             let OpReply::Attr { leased } = result(&reply, 0)? else { return Err(Fault::Protocol) };
             let inode = self.inodes.get_or_insert(&leased.attr);
@@ -313,13 +325,14 @@ impl Core {
     /// Asks the server for a change of names or attributes. After applying the reply, the caller
     /// must call [`Core::invalidate_for_abandoned_caller`] last.
     pub async fn send_change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
+        let session = self.rpc.executing(&op);
         let mut call = Call::one(caller, op);
-        if self.rpc.home().agreed().1 & NAMED_CALLERS != 0
+        if session.agreed().1 & NAMED_CALLERS != 0
             && let Some((uid, gid, groups)) = self.kernel.credentials(caller)
         {
             call.principal = Principal { uid, gid, groups };
         }
-        self.rpc.call(call).await
+        session.call(call).await
     }
 
     /// If the caller was killed, the kernel already saw EINTR and may cache the old state: drops
@@ -383,18 +396,23 @@ impl Core {
         }
     }
 
-    fn apply_attr_and_lease(&self, leased: &Leased) -> (Rc<Inode>, bool) {
+    /// Applies attributes and rights of an inode from a reply of its own server. Returns whether the
+    /// lease is newer; `None`: another server replied, which knows nothing of that.
+    fn apply_attr_and_lease(&self, leased: &Leased) -> Option<(Rc<Inode>, bool)> {
+        if self.is_elsewhere(leased.attr.ino) {
+            return None;
+        }
         let inode = self.upsert_inode(&leased.attr);
         let returning = self.returning.borrow();
         if returning.get(&leased.attr.ino).is_some_and(|seq| leased.seq <= *seq) {
             inode.apply_attr(&leased.attr);
-            return (inode, false);
+            return Some((inode, false));
         }
         let newer = inode.apply_lease(leased, self.absorbing.get());
         if newer && leased.rights.contains(Rights::OPEN) && is_unused(&inode) {
             self.late_open_grant(&inode);
         }
-        (inode, newer)
+        Some((inode, newer))
     }
 
     /// `OPEN` was granted for an orphan that is no longer open: nothing else would return it.
@@ -424,6 +442,9 @@ impl Core {
     /// Applies this client's own change of a directory: a name, and where it leads since. The name
     /// is cached only if `NAMES` was held before the change.
     fn apply_dir_change(&self, dir: &Leased, change: Option<(&Name, Option<Ino>)>) {
+        if self.is_elsewhere(dir.attr.ino) {
+            return self.void(dir.attr.ino, SOFT);
+        }
         let inode = self.upsert_inode(&dir.attr);
         let newest = dir.attr.version >= inode.server_attr().version;
         inode.apply_lease(dir, self.absorbing.get());
@@ -518,18 +539,19 @@ impl Events<Mds> for Core {
         self.absorbing.set(order);
         for (op, result) in request.ops.iter().zip(&reply.results) {
             if let Ok(result) = result {
+                self.answering.set(self.rpc.executing(op).server());
                 self.absorb_op(op, result);
             }
         }
         self.absorb_capability(request, reply, order);
     }
 
-    fn push(&self, push: Push) -> Option<PushReply> {
+    fn push(&self, server: ServerId, push: Push) -> Option<PushReply> {
         if let Push::Glimpse { id, ino } = push {
             return Some(PushReply { id, data: self.glimpse(ino) });
         }
         if let Some(me) = self.me.upgrade() {
-            me.push_received(push);
+            me.push_received(server, push);
         }
         None
     }
@@ -547,7 +569,7 @@ impl Events<Mds> for Core {
                 if let Ok(reply) = me.rpc.call(call).await
                     && let Ok(OpReply::Zones { list }) = result(&reply, 0)
                 {
-                    me.zones_reported(list.clone());
+                    me.zones_reported(server, list.clone());
                 }
             });
         }
@@ -575,7 +597,9 @@ impl Events<Mds> for Core {
     }
 
     fn evicted(&self, server: ServerId, client: ClientId, lost: &[ReplayEntry<Mds>]) {
-        let lost = LostChanges::of(lost);
+        let mut lost = LostChanges::of(lost);
+        // What another server has created for an operation of both is not lost with this one.
+        lost.created.retain(|ino| self.rpc.server_of(*ino) == server);
         self.lose_locks(server);
         self.early_recalls.forget(|ino| self.rpc.server_of(ino) == server);
         let of_session = |inode: &Rc<Inode>| self.rpc.server_of(inode.ino) == server;

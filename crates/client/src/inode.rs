@@ -24,7 +24,7 @@ use crate::data_lease::DataLease;
 use crate::names::{CachedName, Names};
 
 /// Rights that only allow caching what replies bring along.
-const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
+pub(crate) const SOFT: Rights = Rights::ATTR.union(Rights::NAMES);
 
 /// How long after a lookup the kernel may still open what it looked up.
 const OPEN_DELAY_MAX: Duration = Duration::from_secs(1);
@@ -237,6 +237,11 @@ impl Inode {
     /// Are all of `rights` held?
     pub fn holds(&self, rights: Rights) -> bool {
         self.state.borrow().lease.holds(rights)
+    }
+
+    /// Can it be opened even if others remove its names? Then `OPEN` is held, or not needed.
+    pub fn can_be_opened(&self) -> bool {
+        self.kind() == FileKind::Directory || self.holds(Rights::OPEN)
     }
 
     /// The lease.

@@ -29,6 +29,7 @@ mod ranges;
 mod recall;
 mod report;
 mod rpc;
+mod servers;
 mod unanswered;
 mod waits;
 mod why;

@@ -34,7 +34,7 @@
 use std::rc::Rc;
 
 use proto::mds::{Op, Push};
-use types::{BlockRange, Bug, Duration, Fault, FileKind, Ino, Rights, planted};
+use types::{BlockRange, Bug, Duration, Fault, FileKind, Ino, Rights, ServerId, planted};
 
 use crate::boundary::FileContent;
 use crate::core::Core;
@@ -56,8 +56,8 @@ fn kept_by_mistake(soft: Rights) -> Rights {
 }
 
 impl Core {
-    /// Handles a push of the server.
-    pub fn push_received(self: &Rc<Self>, push: Push) {
+    /// Handles a push of `server`.
+    pub fn push_received(self: &Rc<Self>, server: ServerId, push: Push) {
         match push {
             Push::Recall { ino, seq, take, range: part } => {
                 self.recalls.set(self.recalls.get() + 1);
@@ -66,9 +66,9 @@ impl Core {
             Push::LockFree { ino, owner } => self.locks.notify_freed(ino, owner),
             Push::SpaceWanted {} => {
                 let core = self.clone();
-                self.env.spawn(async move { core.return_unused_space().await });
+                self.env.spawn(async move { core.return_unused_space(server).await });
             }
-            Push::Zones { list } => self.zones_reported(list),
+            Push::Zones { list } => self.zones_reported(server, list),
             Push::Glimpse { .. } | Push::Evicted { .. } | Push::Committed { .. } => {}
         }
     }

@@ -4,19 +4,21 @@
 //! server a request goes to.
 //!
 //! Invariants:
-//! - a request goes to the server of the shard that its first inode was born in, one without an
-//!   inode to the server that the client met first;
-//! - all inodes of one request belong to one server: an operation over two does not exist yet.
+//! - a request goes to the server of the shard that the inode was born in at which its operation is
+//!   executed, one without an inode to the server of the root;
+//! - all operations of one request are executed by one server. What one of them changes at other
+//!   servers, these servers settle among themselves.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
 
 use proto::mds::{Mds, Op, OpReply, Principal, Reply};
-use session::client::{Config, ReplayEntry, Session, Sessions, Shared};
+use session::client::{ReplayEntry, Session, Sessions};
 use types::{Fault, Ino, ServerId};
 
 use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError};
+use crate::servers::{self, ByShard};
 pub(crate) use session::client::{Events, done, result};
 
 /// A request to a metadata server.
@@ -29,30 +31,43 @@ impl From<&Caller> for Principal {
 }
 
 /// The sessions of a client, by the server that each is with. See the module.
-pub(crate) struct Rpc(Sessions<Mds>);
+pub(crate) struct Rpc {
+    sessions: Sessions<Mds>,
+    by_shard: ByShard,
+}
 
 impl Deref for Rpc {
     type Target = Sessions<Mds>;
 
     fn deref(&self) -> &Sessions<Mds> {
-        &self.0
+        &self.sessions
     }
 }
 
 impl Rpc {
-    /// Opens the session with the server that the client meets first.
+    /// Opens the sessions with all servers of the namespace.
     pub async fn open(env: env::Env, config: &ClientConfig) -> Result<Rc<Rpc>, ConnectError> {
-        let shared = Rc::<Shared>::default();
-        let session = Session::open(env, session_config(config), shared.clone()).await?;
-        Ok(Rc::new(Rpc(Sessions::new(session, shared))))
+        let (sessions, by_shard) = servers::meet(env, config).await?;
+        Ok(Rc::new(Rpc { sessions, by_shard }))
+    }
+
+    /// Sets where replies and pushes of all servers go.
+    pub fn set_events(&self, events: &Rc<dyn Events<Mds>>) {
+        self.all().iter().for_each(|session| session.set_events(Rc::downgrade(events)));
     }
 
     /// Makes a request and waits for its reply; see [`Session::call`].
     pub async fn call(&self, call: Call) -> Result<Rc<Reply>, Fault> {
-        match call.ops.first().and_then(Op::executed_at) {
-            Some(ino) => self.of(ino).call(call).await,
+        match call.ops.first() {
+            Some(op) => self.executing(op).call(call).await,
             None => self.home().call(call).await,
         }
+    }
+
+    /// As [`Rpc::call`], of a server that the operations do not name. `Unreachable`: the client has
+    /// no session with it.
+    pub async fn call_at(&self, server: ServerId, call: Call) -> Result<Rc<Reply>, Fault> {
+        self.get(server).ok_or(Fault::Unreachable)?.call(call).await
     }
 
     /// Makes requests of the client itself, one to each server that the operations concern.
@@ -62,8 +77,7 @@ impl Rpc {
     pub async fn give_back(&self, ops: Vec<Op>) -> Result<(), Fault> {
         let mut parts: BTreeMap<ServerId, Vec<Op>> = BTreeMap::new();
         for op in ops {
-            let server = op.executed_at().map_or(self.home().server(), |ino| self.server_of(ino));
-            parts.entry(server).or_default().push(op);
+            parts.entry(self.executing(&op).server()).or_default().push(op);
         }
         for ops in parts.into_values() {
             self.call(Call::reserved(ops)).await?;
@@ -71,17 +85,30 @@ impl Rpc {
         Ok(())
     }
 
+    /// The session with the server that executes `op`.
+    pub fn executing(&self, op: &Op) -> Rc<Session<Mds>> {
+        op.executed_at().map_or_else(|| self.home().clone(), |ino| self.of(ino))
+    }
+
     /// The session in which the inode's requests are made.
     pub fn of(&self, ino: Ino) -> Rc<Session<Mds>> {
-        // Without a cluster map each shard has the server of its own number. If the client has met
-        // none of that number, the first one says what the inode's number means.
-        let server = ServerId(u16::from(ino.shard().0));
-        self.get(server).unwrap_or_else(|| self.home().clone())
+        // If no server has the shard, the one of the root says what the inode's number means.
+        let server = self.by_shard.get(&ino.shard());
+        let session = server.and_then(|server| self.get(*server));
+        session.unwrap_or_else(|| self.home().clone())
     }
 
     /// The server to which the inode's requests are sent.
     pub fn server_of(&self, ino: Ino) -> ServerId {
-        self.of(ino).server()
+        match self.by_shard.get(&ino.shard()) {
+            Some(server) => *server,
+            None => self.home().server(),
+        }
+    }
+
+    /// Does one server have both inodes?
+    pub fn is_together(&self, one: Ino, other: Ino) -> bool {
+        self.server_of(one) == self.server_of(other)
     }
 
     /// Fills in what the sessions know.
@@ -94,18 +121,6 @@ impl Rpc {
         status.in_flight = of_sessions.in_flight;
         status.replay = of_sessions.replay;
         status.evictions = of_sessions.evictions;
-    }
-}
-
-fn session_config(config: &ClientConfig) -> Config {
-    Config {
-        description: config.description.clone(),
-        lease: config.lease,
-        connect_timeout: config.connect_timeout,
-        keys: config.keys.clone(),
-        kept: config.kept,
-        log: config.log.clone(),
-        ..Config::new::<Mds>(config.server.clone(), &config.fs_name)
     }
 }
 

@@ -292,6 +292,10 @@ impl Op {
         if let Op::Return { ino, .. } | Op::Unlock { ino, .. } | Op::CancelLock { ino, .. } = self {
             return Some(*ino);
         }
+        // The name is new, not the file, which another server may have.
+        if let Op::Link { dir, .. } = self {
+            return Some(*dir);
+        }
         self.spec().inodes.into_iter().flatten().next()
     }
 

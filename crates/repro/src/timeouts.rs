@@ -441,7 +441,7 @@ struct Reports(Rc<dyn Answers>);
 impl Events<Mds> for Reports {
     fn absorb(&self, _: &Request<Mds>, _: &Reply<Mds>, _: u64) {}
 
-    fn push(&self, push: Push) -> Option<PushReply> {
+    fn push(&self, _: ServerId, push: Push) -> Option<PushReply> {
         self.0.answer(push)
     }
 

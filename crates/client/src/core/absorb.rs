@@ -10,6 +10,9 @@ use super::Core;
 use crate::inode::{CAPABILITY, Inode, Xattrs, has_name};
 use crate::ops::open::WANT_NEW;
 
+/// The flag of renames that exchange two names.
+const EXCHANGE: u32 = 2;
+
 impl Core {
     /// Applies the result of an operation.
     pub(super) fn absorb_op(&self, op: &Op, reply: &OpReply) {
@@ -86,12 +89,10 @@ impl Core {
         let (dir, keep) = self.apply_dir(dir);
         match entry {
             Some(leased) => {
-                let (inode, _) = self.apply_attr_and_lease(leased);
-                if inode.kind() == FileKind::Directory {
-                    inode.names(|names| names.parent = Some(dir.ino));
-                }
+                self.apply_attr_and_lease(leased);
+                self.note_parent(leased.attr.ino, dir.ino);
                 if keep {
-                    dir.names(|names| names.add(name, inode.ino));
+                    dir.names(|names| names.add(name, leased.attr.ino));
                 }
             }
             None if keep => dir.names(|names| names.remove(name)),
@@ -123,8 +124,9 @@ impl Core {
         let OpReply::Created { leased, dir, inline_max, placement, object } = reply else {
             return;
         };
-        let (inode, newer) = self.apply_attr_and_lease(leased);
+        let applied = self.apply_attr_and_lease(leased);
         self.apply_dir_change(dir, name.map(|name| (name, Some(leased.attr.ino))));
+        let Some((inode, newer)) = applied else { return };
         let empty = LayoutSlice {
             to: u64::MAX,
             inline_max: *inline_max,
@@ -170,13 +172,18 @@ impl Core {
 
     fn absorb_linked(&self, name: &Name, reply: &OpReply) {
         let OpReply::Linked { leased, dir } = reply else { return };
-        self.apply_attr_and_lease(leased);
+        if self.apply_attr_and_lease(leased).is_none() {
+            self.void(leased.attr.ino, Rights::ATTR);
+        }
         self.apply_dir_change(dir, Some((name, Some(leased.attr.ino))));
     }
 
     fn absorb_removed(&self, name: &Name, unused: Option<Ino>, reply: &OpReply) {
         let OpReply::Removed { attr, dir, kept, .. } = reply else { return };
         self.apply_dir_change(dir, Some((name, None)));
+        if self.is_elsewhere(attr.ino) {
+            return self.void_unnamed(attr.ino, attr.kind == FileKind::Directory);
+        }
         let given_up = unused == Some(attr.ino) && !kept;
         self.apply_name_removed(attr, given_up || attr.kind == FileKind::Directory);
     }
@@ -193,7 +200,10 @@ impl Core {
             self.apply_attr_and_lease(whiteout);
             self.apply_dir_change(from, Some((name, Some(whiteout.attr.ino))));
         }
-        if let Some(attr) = replaced {
+        if let Some(attr) = replaced.as_ref().filter(|attr| self.is_elsewhere(attr.ino)) {
+            let stays = flags & EXCHANGE != 0 || attr.ino == moved.attr.ino;
+            self.void_unnamed(attr.ino, !stays && attr.kind == FileKind::Directory);
+        } else if let Some(attr) = replaced {
             self.apply_name_removed(attr, unused == Some(attr.ino) && !kept);
         }
     }
@@ -206,23 +216,22 @@ impl Core {
         from: &Leased,
         to: &Leased,
     ) {
-        const EXCHANGE: u32 = 2;
         let exchanged = replaced.filter(|_| flags & EXCHANGE != 0).map(|attr| attr.ino);
-        let (inode, _) = self.apply_attr_and_lease(moved);
+        if self.apply_attr_and_lease(moved).is_none() {
+            self.void(moved.attr.ino, Rights::ATTR);
+        }
         // A rename between two names of one inode changes nothing.
         let same = flags & EXCHANGE == 0 && replaced.is_some_and(|attr| attr.ino == moved.attr.ino);
         if !same || planted(Bug::SameFileRename) {
             self.apply_dir_change(from, Some((name, exchanged)));
             self.apply_dir_change(to, Some((new_name, Some(moved.attr.ino))));
         }
-        if inode.kind() == FileKind::Directory {
-            inode.names(|names| names.parent = Some(to.attr.ino));
-        }
+        self.note_parent(moved.attr.ino, to.attr.ino);
     }
 
     fn absorb_attr(&self, reply: &OpReply) -> Option<Rc<Inode>> {
         let OpReply::Attr { leased } = reply else { return None };
-        Some(self.apply_attr_and_lease(leased).0)
+        Some(self.apply_attr_and_lease(leased)?.0)
     }
 
     /// Applies the attributes after a change.
@@ -257,7 +266,7 @@ impl Core {
 
     fn absorb_xattr_names(&self, reply: &OpReply) {
         let OpReply::Bytes { bytes, leased: Some(leased) } = reply else { return };
-        let (inode, newer) = self.apply_attr_and_lease(leased);
+        let Some((inode, newer)) = self.apply_attr_and_lease(leased) else { return };
         if inode.ino == self.root.get() {
             *self.root_xattrs.borrow_mut() = Some(bytes.0.clone());
         }
@@ -297,7 +306,7 @@ impl Core {
 
     fn absorb_acquired(&self, reply: &OpReply) {
         let OpReply::Acquired { leased, layout, ranges, .. } = reply else { return };
-        let (inode, newer) = self.apply_attr_and_lease(leased);
+        let Some((inode, newer)) = self.apply_attr_and_lease(leased) else { return };
         if ranges.is_empty() || !inode.holds(Rights::DATA_P) {
             // Without a layout the reply grants no right on content: another one does.
             if let Some(layout) = layout {

@@ -527,7 +527,7 @@ impl DataDevice {
 impl Events<Ost> for DataDevice {
     fn absorb(&self, _: &Request<Ost>, _: &proto::ost::Reply, _: u64) {}
 
-    fn push(&self, push: Push) -> Option<PushReply> {
+    fn push(&self, _: ServerId, push: Push) -> Option<PushReply> {
         let session = self.link().session.borrow().clone();
         if let (Push::Short {}, Some(session)) = (push, session) {
             let room = self.link().room.give_all_back();

@@ -18,6 +18,9 @@ use crate::rpc::{Call, result};
 pub(super) const WANT_FOUND: Rights = Rights::ATTR.union(Rights::OPEN);
 /// How often a lookup whose reply was overtaken is repeated.
 const LOOKUP_RETRIES: u32 = 16;
+/// How often a name is looked up again that leads to an inode of another server which is gone: the
+/// name is going just now.
+const GOING_RETRIES: u32 = 4;
 /// Rights to acquire with the directory of a lookup.
 pub(super) const WANT_DIR: Rights = Rights::ATTR.union(Rights::NAMES);
 
@@ -59,7 +62,7 @@ impl Client {
                     if let Some(inode) = core
                         .inodes
                         .get(ino)
-                        .filter(|inode| core.attr_cache_valid(inode) && can_be_opened(inode))
+                        .filter(|inode| core.attr_cache_valid(inode) && inode.can_be_opened())
                     {
                         inode.note_lookup(core.env.now(), caller.pid);
                         return Ok(Ok(core.entry(&inode, dir.ino)));
@@ -70,8 +73,11 @@ impl Client {
             }
         }
         let _lookup = core.lookups.begin(dir, name);
-        let mut retries = LOOKUP_RETRIES;
-        let (reply, inode) = loop {
+        if let Some(found) = self.find_elsewhere(caller, dir, name).await {
+            return found.map(Ok);
+        }
+        let (mut retries, mut going) = (LOOKUP_RETRIES, GOING_RETRIES);
+        let (inode, attr) = loop {
             let op = Op::Lookup { dir, name: name.clone(), want: WANT_FOUND, want_dir: WANT_DIR };
             let reply = core.rpc.call(Call::one(caller, op)).await?;
             let entry = match result(&reply, 0) {
@@ -82,21 +88,24 @@ impl Client {
             let Some(leased) = entry else {
                 return Ok(Err(core.name_ttl_from_reply(dir, name, CachedName::Absent)));
             };
-            let inode = core.inodes.get_or_insert(&leased.attr);
+            let (inode, attr) = match core.found(dir, leased, WANT_FOUND).await {
+                Err(Fault::Stale) if going > 0 => {
+                    going -= 1;
+                    continue;
+                }
+                found => found?,
+            };
             // The reply was made before the server had what this client returned of the inode,
             // which may be gone by now.
             let overtaken =
-                !can_be_opened(&inode) && inode.lease(|l| l.given_up().contains(Rights::OPEN));
+                !inode.can_be_opened() && inode.lease(|l| l.given_up().contains(Rights::OPEN));
             if !overtaken || retries == 0 {
-                break (reply, inode);
+                break (inode, attr);
             }
             retries -= 1;
         };
-        let OpReply::Entry { entry: Some(leased), .. } = result(&reply, 0)? else {
-            return Err(Fault::Protocol);
-        };
         inode.note_lookup(core.env.now(), caller.pid);
-        let found = core.entry_with_attr(&inode, dir, name, &leased.attr);
+        let found = core.entry_with_attr(&inode, dir, name, &attr);
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
             && dir.names(|names| names.missed())
@@ -104,6 +113,29 @@ impl Client {
             core.env.spawn(core.clone().fetch_names(dir));
         }
         Ok(Ok(found))
+    }
+
+    /// Finds a name that is cached and leads to an inode of another server than the directory's:
+    /// only that other one is asked. `None`: the name has to be looked up.
+    async fn find_elsewhere(
+        &self,
+        caller: &Caller,
+        dir: Ino,
+        name: &Name,
+    ) -> Option<Result<Entry, Fault>> {
+        let core = &self.core;
+        let CachedName::Present(ino) = core.inodes.get(dir)?.cached_name(name) else { return None };
+        if core.rpc.is_together(dir, ino) {
+            return None;
+        }
+        match core.found_elsewhere(dir, ino, WANT_FOUND).await {
+            Ok((inode, attr)) => {
+                inode.note_lookup(core.env.now(), caller.pid);
+                Some(Ok(core.entry_with_attr(&inode, dir, name, &attr)))
+            }
+            Err(Fault::Stale) => None,
+            Err(fault) => Some(Err(fault)),
+        }
     }
 
     /// The parent of a directory, as far as this client knows.
@@ -150,7 +182,7 @@ impl Client {
                 let attr = inode.attr();
                 (inode, attr)
             }
-            None => match core.fetch_attr_reply(ino).await {
+            None => match core.fetch_attr_reply(ino, Rights::ATTR).await {
                 // The kernel found it by a name that another client has removed since.
                 Err(Fault::Stale) => {
                     core.check_not_lost(ino)?;
@@ -189,11 +221,6 @@ impl Client {
         inode.set_target(&bytes.0);
         Ok(bytes.0.clone())
     }
-}
-
-/// Can it be opened even if others remove its names? Then `OPEN` is held, or not needed.
-fn can_be_opened(inode: &Inode) -> bool {
-    inode.kind() == FileKind::Directory || inode.holds(Rights::OPEN)
 }
 
 /// The attributes of a file that is gone. On a local file system, too, the last name may be removed

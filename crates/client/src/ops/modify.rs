@@ -88,9 +88,9 @@ impl Client {
             },
             Err(fault) => return Err(fault),
         };
-        let inode = self.core.inodes.get_or_insert(&leased.attr);
+        let (inode, attr) = self.core.found(place.dir, leased, Rights::ATTR).await?;
         inode.set_tmpfile(false);
-        let entry = self.core.entry_with_attr(&inode, place.dir, place.name, &leased.attr);
+        let entry = self.core.entry_with_attr(&inode, place.dir, place.name, &attr);
         self.core.invalidate_for_abandoned_caller(&reply).await;
         Ok(Entry { attr_ttl: ATTR_TTL_NONE, ..entry })
     }
@@ -112,9 +112,9 @@ impl Client {
         };
         match removal {
             Some(removal) if removal.inode.ino == attr.ino => removal.complete(attr, kept),
-            _ => self.core.name_removed(attr),
+            _ => self.core.name_removed(place.dir, attr).await,
         }
-        self.core.inval_unexpected_inode(kernel_target, attr.ino).await;
+        self.core.inval_unnamed(kernel_target, (place.dir, attr.ino)).await;
         self.core.invalidate_for_abandoned_caller(&reply).await;
         Ok(())
     }
@@ -126,7 +126,7 @@ impl Client {
         let op = Op::Rmdir { dir: place.dir, name: place.name.clone() };
         let reply = self.core.send_change(caller, op).await?;
         if let Ok(OpReply::Removed { attr, .. }) = result(&reply, 0) {
-            self.core.inval_unexpected_inode(kernel_target, attr.ino).await;
+            self.core.inval_unnamed(kernel_target, (place.dir, attr.ino)).await;
         }
         self.core.invalidate_for_abandoned_caller(&reply).await;
         result(&reply, 0).map(|_| ()).map_err(|fault| self.core.dir_fault(place.dir, fault))
@@ -149,10 +149,12 @@ impl Client {
         let exchanged = flags & EXCHANGE != 0;
         let leaves = if flags & WHITEOUT != 0 { LEAVE_WHITEOUT } else { 0 };
         let flags = flags & !WHITEOUT | leaves;
+        let together = self.core.rpc.is_together(from.dir, to.dir);
         let (mut sent, committed) = self.core.prepare_replacement(from, to, flags).await?;
         let (reply, kernel_target, removal) = loop {
             let kernel_target = self.core.kernel_target(to);
-            let removal = if sent & !LEAVE_WHITEOUT == 0 && !self.core.is_same(from, to) {
+            let replaces = sent & !LEAVE_WHITEOUT == 0 && !self.core.is_same(from, to);
+            let removal = if replaces && together {
                 self.core.prepare_removal(to, caller.pid).await
             } else {
                 None
@@ -192,9 +194,15 @@ impl Client {
         {
             match removal {
                 Some(removal) if removal.inode.ino == attr.ino => removal.complete(attr, kept),
-                _ => self.core.name_removed(attr),
+                _ => self.core.name_removed(from.dir, attr).await,
             }
-            self.core.inval_unexpected_inode(kernel_target, attr.ino).await;
+            self.core.inval_unnamed(kernel_target, (from.dir, attr.ino)).await;
+        }
+        // What this client held of it at its own server went with the reply.
+        for ino in [moved.attr.ino, to.dir] {
+            if !self.core.rpc.is_together(from.dir, ino) {
+                self.core.kernel.inval_attr(ino).await;
+            }
         }
         // The kernel moves its cached name along, with its TTL: to a directory where nothing would
         // invalidate it.
@@ -219,7 +227,7 @@ impl Removal {
     /// file open, and must get what is dirty here.
     fn complete(self, attr: &Attr, kept: bool) {
         if kept {
-            self.core.name_removed(attr);
+            self.core.last_name_removed(attr);
         } else if attr.nlink == 0
             && let Some(data_lease) = self.inode.data_lease()
         {
@@ -263,14 +271,22 @@ impl Core {
         let created = result(&reply, 0).map_err(|fault| self.dir_fault(place.dir, fault))?;
         let OpReply::Created { leased, .. } = created else { return Err(Fault::Protocol) };
         self.path_hints.note(leased.attr.ino, place.dir, place.name);
-        let inode = self.inodes.get_or_insert(&leased.attr);
+        let found = self.found(place.dir, leased, want).await;
         self.invalidate_for_abandoned_caller(&reply).await;
-        Ok(inode)
+        Ok(found?.0)
     }
 
-    /// An inode lost a name, but was not given up with it. If that was the last name and no handle
-    /// is open here, the client returns it as soon as the kernel has forgotten it.
-    fn name_removed(self: &Rc<Self>, attr: &Attr) {
+    /// An inode lost a name in `dir`, or in another directory of the same server, but was not given
+    /// up with it.
+    async fn name_removed(self: &Rc<Self>, dir: Ino, attr: &Attr) {
+        if let Some(attr) = self.attr_after_removal(dir, attr).await {
+            self.last_name_removed(&attr);
+        }
+    }
+
+    /// An inode lost a name, perhaps the last one. If so, and no handle is open here, the client
+    /// returns it as soon as the kernel has forgotten it.
+    fn last_name_removed(self: &Rc<Self>, attr: &Attr) {
         if attr.nlink > 0 || attr.kind == FileKind::Directory {
             return;
         }
@@ -287,10 +303,11 @@ impl Core {
         self.cached_inode(place).map(|inode| inode.ino)
     }
 
-    /// An inode lost a name. If the kernel meant another inode, it decrements the link count of
-    /// that one, and its attributes of this one are outdated.
-    async fn inval_unexpected_inode(&self, kernel_target: Option<Ino>, ino: Ino) {
-        if kernel_target != Some(ino) {
+    /// An inode lost a name in a directory. If the kernel meant another inode, it decrements the link
+    /// count of that one, and its attributes of this one are outdated. They are, too, if another
+    /// server has the inode: what this client held of it there went with the reply.
+    async fn inval_unnamed(&self, kernel_target: Option<Ino>, (dir, ino): (Ino, Ino)) {
+        if kernel_target != Some(ino) || !self.rpc.is_together(dir, ino) {
             self.kernel.inval_attr(ino).await;
         }
     }
@@ -412,6 +429,7 @@ impl Core {
         let inode = self.cached_inode(place)?;
         let removable = |inode: &Inode| {
             inode.kind() != FileKind::Directory
+                && self.rpc.is_together(place.dir, inode.ino)
                 && inode.opens() == 0
                 && inode.attr_is_valid()
                 && inode.server_attr().nlink == 1

@@ -62,7 +62,7 @@ impl Client {
     /// # Errors
     /// `Stale`: it is gone.
     pub async fn attr_of(&self, ino: Ino) -> Result<Attr, Fault> {
-        Ok(self.core.fetch_attr_reply(ino).await?.1)
+        Ok(self.core.fetch_attr_reply(ino, Rights::ATTR).await?.1)
     }
 
     /// One step of a move, of at most `most` blocks. Returns the blocks that it has moved; `None`:

@@ -163,7 +163,10 @@ impl Client {
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
         match result(reply, 0) {
-            Ok(OpReply::Created { leased, .. }) => {
+            // A new file lies with its directory.
+            Ok(OpReply::Created { leased, .. })
+                if core.rpc.is_together(place.dir, leased.attr.ino) =>
+            {
                 let inode = core.inodes.get_or_insert(&leased.attr);
                 core.path_hints.note(inode.ino, place.dir, place.name);
                 let opened = core.opened(&inode, flags);
@@ -196,6 +199,9 @@ impl Client {
         let reply = core.send_change(caller, op).await?;
         let created = result(&reply, 0).map_err(|fault| core.dir_fault(dir, fault))?;
         let OpReply::Created { leased, .. } = created else { return Err(Fault::Protocol) };
+        if !core.rpc.is_together(dir, leased.attr.ino) {
+            return Err(Fault::Protocol);
+        }
         let inode = core.inodes.get_or_insert(&leased.attr);
         inode.set_tmpfile(true);
         let opened = core.opened(&inode, flags);

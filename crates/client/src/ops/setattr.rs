@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use proto::mds::{Op, SetAttr, SetTime};
 use types::limits::FILE_SIZE_MAX;
-use types::{Attr, Duration, Fault, FileKind, Ino};
+use types::{Attr, Duration, Fault, FileKind, Ino, Rights};
 
 use crate::api::{Caller, SetAttrRequest, TimeSpec};
 use crate::boundary::FileContent;
@@ -73,7 +73,7 @@ impl Client {
         let attr = if core.attr_cache_valid(&inode) {
             inode.attr()
         } else {
-            match core.fetch_attr_reply(ino).await {
+            match core.fetch_attr_reply(ino, Rights::ATTR).await {
                 Ok((_, attr)) => attr,
                 // It was changed, and then removed. A caller that changed it by its name must not
                 // repeat that with the inode that has the name now.

@@ -42,7 +42,7 @@ struct Guard {
 impl Events<Ost> for Guard {
     fn absorb(&self, _: &Request<Ost>, _: &Reply<Ost>, _: u64) {}
 
-    fn push(&self, _: Push) -> Option<PushReply> {
+    fn push(&self, _: ServerId, _: Push) -> Option<PushReply> {
         None
     }
 

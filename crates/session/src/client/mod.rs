@@ -15,6 +15,8 @@ mod callers;
 mod config;
 mod connection;
 mod handshake;
+
+mod pushes;
 mod recovery;
 mod replay_list;
 mod report;
@@ -32,7 +34,7 @@ use std::rc::{Rc, Weak};
 use env::Env;
 use env::sync::{Notify, OneReceiver, OneSender, Permit, Semaphore, oneshot};
 use proto::liveness::{Liveness, Timer};
-use proto::message::{Message, Notice, Peer, Principal, Reply, Request};
+use proto::message::{Message, Peer, Principal, Reply, Request};
 use proto::slots::{SlotClass, SlotTable, TABLE_RESERVED, Ticket};
 use types::{
     Bug, ClientId, Duration, Epoch, Fault, Instant, ServerId, Timestamp, Transno, Uuid, planted,
@@ -55,9 +57,9 @@ pub trait Events<P: Peer> {
     /// A reply came to `request`, which is number `order` of the client. The request has at least
     /// as many operations as were executed.
     fn absorb(&self, request: &Request<P>, reply: &Reply<P>, order: u64);
-    /// The server sent a push (other than those that the session itself understands). Returns what
+    /// `server` sent a push (other than those that the session itself understands). Returns what
     /// the client answers at once, if anything.
-    fn push(&self, push: P::Push) -> Option<P::PushReply>;
+    fn push(&self, server: ServerId, push: P::Push) -> Option<P::PushReply>;
     /// The server has answered a later greeting.
     fn connected(&self, _server: ServerId) {}
     /// The server restarted with `epoch`: returns the operations that reclaim what is held there,
@@ -239,6 +241,8 @@ pub struct Session<P: Peer> {
     /// Notified when there is more room in the replay list.
     room: Notify,
     events: OnceCell<Weak<dyn Events<P>>>,
+    /// Pushes that came before `events` was there.
+    early_pushes: RefCell<Vec<P::Push>>,
     /// A goodbye was sent: the end of the connection ends the session.
     leaving: Cell<bool>,
     /// Which of the addresses has answered last.
@@ -264,12 +268,6 @@ impl<P: Peer> SessionState<P> {
 }
 
 impl<P: Peer> Session<P> {
-    /// Sets where replies and pushes go; called once, before any request.
-    pub fn set_events(&self, events: Weak<dyn Events<P>>) {
-        let first = self.events.set(events).is_ok();
-        assert!(first, "set_events is called once");
-    }
-
     fn events(&self) -> Option<Rc<dyn Events<P>>> {
         self.events.get()?.upgrade()
     }
@@ -448,28 +446,6 @@ impl<P: Peer> Session<P> {
         if upto > state.last_committed {
             state.last_committed = upto;
             state.replay.forget(upto);
-        }
-    }
-
-    fn push_received(&self, push: P::Push) {
-        match P::notice(push) {
-            Notice::Committed(transno) => {
-                let mut state = self.state.borrow_mut();
-                self.note_committed(&mut state, transno);
-                drop(state);
-                self.announce_room();
-            }
-            Notice::Evicted(reason) => {
-                self.log(&format!("the {} ended this client's session: {reason}", P::NAME));
-                self.lose_session();
-            }
-            Notice::Other(push) => {
-                let reply = self.events().and_then(|events| events.push(push));
-                if let Some(reply) = reply {
-                    let mut state = self.state.borrow_mut();
-                    self.enqueue_message(&mut state, &Message::PushReply { reply });
-                }
-            }
         }
     }
 
@@ -770,6 +746,7 @@ impl<P: Peer> Session<P> {
             watched: Notify::new(),
             room: Notify::new(),
             events: OnceCell::new(),
+            early_pushes: RefCell::default(),
             leaving: Cell::new(false),
             served_at: Cell::new(0),
             away_since: Cell::new(None),

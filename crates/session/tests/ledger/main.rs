@@ -38,7 +38,7 @@ impl Events<Ledger> for Reports {
         self.orders.borrow_mut().push(order);
     }
 
-    fn push(&self, push: Push) -> Option<PushReply> {
+    fn push(&self, _: ServerId, push: Push) -> Option<PushReply> {
         match push {
             Push::Ask { id } => Some(PushReply { id }),
             _ => None,

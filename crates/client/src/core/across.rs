@@ -1,0 +1,105 @@
+//! What one server says of an inode of another: its number and its type, and nothing else.
+//!
+//! Invariants:
+//! - such a reply grants no right on the inode and brings no attributes of it: the client asks the
+//!   inode's own server for them, before it answers the kernel;
+//! - after an operation of several servers the client relies on nothing that it had cached of the
+//!   inodes that the answering server does not have.
+
+use std::rc::Rc;
+
+use proto::mds::Leased;
+use types::{Attr, Fault, FileKind, Ino, Rights};
+
+use super::Core;
+use crate::inode::{Inode, InodePin};
+
+impl Core {
+    /// Has another server the inode than the one whose reply is being applied?
+    pub(super) fn is_elsewhere(&self, ino: Ino) -> bool {
+        self.rpc.server_of(ino) != self.answering.get()
+    }
+
+    /// A directory has its name in `parent`.
+    pub(super) fn note_parent(&self, ino: Ino, parent: Ino) {
+        let dir = self.inodes.get(ino).filter(|inode| inode.kind() == FileKind::Directory);
+        if let Some(dir) = dir {
+            dir.names(|names| names.parent = Some(parent));
+        }
+    }
+
+    /// Another server than the inode's own says that it has changed. Gives `rights` back, so that
+    /// the next reply of its own server can grant them with what holds since.
+    pub(super) fn void(&self, ino: Ino, rights: Rights) {
+        let Some(inode) = self.inodes.get(ino) else { return };
+        let (held, seq) = inode.lease(|lease| (lease.rights().closed() & rights, lease.seq()));
+        inode.give_up(rights, self.rpc.order());
+        let Some(me) = self.me.upgrade().filter(|_| !held.is_empty()) else { return };
+        let pin = InodePin::new(&inode);
+        self.env.spawn(async move {
+            me.give_back((ino, seq), held, false, None).await;
+            me.inodes.unpin(pin);
+        });
+    }
+
+    /// Another server than the inode's own says that it has lost a name; `removed`: it is gone.
+    pub(super) fn void_unnamed(&self, ino: Ino, removed: bool) {
+        self.void(ino, Rights::ATTR);
+        let known = self.inodes.get(ino).filter(|_| removed);
+        if let Some(dir) = known {
+            dir.give_up(Rights::all(), self.rpc.order());
+            dir.mark_removed();
+        }
+    }
+
+    /// The inode that a reply found or created in `dir`, and its attributes. If another server has
+    /// it, that one is asked, and grants `want` if that is free.
+    ///
+    /// # Errors
+    /// `Stale`: it has lost its name since. Else as [`Core::fetch_attr_reply`].
+    pub async fn found(
+        &self,
+        dir: Ino,
+        leased: &Leased,
+        want: Rights,
+    ) -> Result<(Rc<Inode>, Attr), Fault> {
+        if self.rpc.is_together(dir, leased.attr.ino) {
+            return Ok((self.inodes.get_or_insert(&leased.attr), leased.attr));
+        }
+        self.found_elsewhere(dir, leased.attr.ino, want).await
+    }
+
+    /// As [`Core::found`], of an inode that another server has than that of `dir`.
+    pub async fn found_elsewhere(
+        &self,
+        dir: Ino,
+        ino: Ino,
+        want: Rights,
+    ) -> Result<(Rc<Inode>, Attr), Fault> {
+        self.check_not_lost(ino)?;
+        let usable = |inode: &Rc<Inode>| self.attr_cache_valid(inode) && inode.can_be_opened();
+        let (inode, attr) = match self.inodes.get(ino).filter(usable) {
+            Some(inode) => {
+                let attr = inode.attr();
+                (inode, attr)
+            }
+            None => self.fetch_attr_reply(ino, want).await?,
+        };
+        if attr.nlink == 0 {
+            return Err(Fault::Stale);
+        }
+        self.note_parent(ino, dir);
+        Ok((inode, attr))
+    }
+
+    /// The attributes of an inode that has lost a name in `dir`, of which a reply brought `attr`.
+    /// If another server has it, that one is asked; `None`: it is gone.
+    pub async fn attr_after_removal(&self, dir: Ino, attr: &Attr) -> Option<Attr> {
+        if self.rpc.is_together(dir, attr.ino) {
+            return Some(*attr);
+        }
+        // What nobody here uses needs no answer.
+        self.inodes.get(attr.ino)?;
+        self.fetch_attr_reply(attr.ino, Rights::empty()).await.ok().map(|(_, attr)| attr)
+    }
+}
