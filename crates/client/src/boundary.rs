@@ -13,13 +13,24 @@ use proto::mds::{DataAttr, Edit, LayoutSlice, Leased, PagInfo, PagRun, UnplacedP
 use proto::prealloc::{Policy, Stream};
 use types::{
     Attr, BlockRange, ClientId, Duration, Epoch, Fault, FileBlock, Ino, Instant, PagId, Rights,
-    Segment, Timestamp, Uuid,
+    Segment, ServerId, Timestamp, Uuid,
 };
 
 use crate::api::{DeviceStatus, ReadData, Whence};
 use crate::data::{DataConfig, MoveStep, Room};
 
 pub use env::LocalFuture;
+
+/// What a metadata server offers beside its session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// The server.
+    pub server: ServerId,
+    /// The client's number there.
+    pub client: ClientId,
+    /// Its data zones. The blocks of its files lie there.
+    pub zones: Vec<PagInfo>,
+}
 
 /// One inode's part of a commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,6 +126,8 @@ pub struct PlaceRequest {
 /// Blocks that a request with commits asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpaceRequest {
+    /// The server that grants them.
+    pub server: ServerId,
     /// As for [`Rpc::space`].
     pub hint: Option<PagId>,
     /// As for [`Rpc::space`].
@@ -126,28 +139,29 @@ pub struct SpaceRequest {
 /// The results of commits, and that of a request for blocks.
 pub type CommitsAndGrant = (Vec<Result<Leased, Refusal>>, Option<Result<Granted, Fault>>);
 
-/// Requests of the data half to the metadata server. All calls use reserved slots and may be made
+/// Requests of the data half to the metadata servers. All calls use reserved slots and may be made
 /// during a recall. They wait through restarts of the server; `Fault::Evicted` means that the
 /// session is gone.
 pub trait Rpc {
-    /// Blocks for the pool, about `blocks`, of the zone `hint` if it has any, and of none of the
-    /// zones `unreachable`; fewer, or `NoSpace`, when space is short.
-    fn space(
-        &self,
-        hint: Option<PagId>,
-        blocks: u64,
-        unreachable: Vec<PagId>,
-    ) -> LocalFuture<'_, Result<Granted, Fault>>;
+    /// The server that has the inode, and gives it blocks.
+    fn server_of(&self, ino: Ino) -> ServerId;
+    /// Blocks for a pool of the server, about `blocks`, of the zone `hint` if it has any, and of
+    /// none of the zones `unreachable`; fewer, or `NoSpace`, when space is short.
+    fn space(&self, asked: SpaceRequest) -> LocalFuture<'_, Result<Granted, Fault>>;
     /// Places for pieces of a file, in their order: blocks of the pool. They may end before the
     /// pieces do; `NoSpace` when there is none.
     fn place(&self, asked: PlaceRequest) -> LocalFuture<'_, Result<Granted, Fault>>;
     /// The client does not extend the file any more, or not through the handle: no places are kept
     /// for it.
     fn end_placing(&self, ino: Ino, handle: Option<u64>) -> LocalFuture<'_, Result<(), Fault>>;
-    /// Returns pool blocks, or reports that there are none to return.
-    fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>>;
+    /// Returns pool blocks to the server, or reports that there are none to return.
+    fn return_space(
+        &self,
+        server: ServerId,
+        runs: Vec<PagRun>,
+    ) -> LocalFuture<'_, Result<(), Fault>>;
     /// The data zones as the server has them now. `Unsupported`: it never adds any.
-    fn zones(&self) -> LocalFuture<'_, Result<ZoneList, Fault>> {
+    fn zones(&self, _server: ServerId) -> LocalFuture<'_, Result<ZoneList, Fault>> {
         Box::pin(async { Err(Fault::Unsupported) })
     }
     /// More of a layout, under a `DATA` right.
@@ -169,15 +183,16 @@ pub trait Rpc {
         sync: bool,
         refill: SpaceRequest,
     ) -> LocalFuture<'_, CommitsAndGrant>;
-    /// Requests that the server had to work on, as its last answer said.
+    /// Requests that the busiest server had to work on, as its last answer said.
     fn load(&self) -> u16;
-    /// Until when the session's lease is good, as far as this client knows: nothing new is
-    /// submitted to a device after it.
-    fn lease_ends(&self) -> Instant;
-    /// Waits until the lease is good again, or a new session exists (then `Evicted`).
-    fn wait_lease(&self) -> LocalFuture<'_, Result<(), Fault>>;
-    /// A server of this epoch has taken over: until it answers, the lease is not good.
-    fn require_epoch(&self, epoch: Epoch);
+    /// Until when the lease of the session with the server is good, as far as this client knows:
+    /// nothing new is submitted to a device for a file of that server after it.
+    fn lease_ends(&self, server: ServerId) -> Instant;
+    /// Waits until that lease is good again, or a new session exists (then `Evicted`).
+    fn wait_lease(&self, server: ServerId) -> LocalFuture<'_, Result<(), Fault>>;
+    /// A successor of the server, of this epoch, has taken over: until it answers, the lease is not
+    /// good.
+    fn require_epoch(&self, server: ServerId, epoch: Epoch);
     /// The server's clock, estimated; never goes back.
     fn time(&self) -> Timestamp;
     /// One line for the log.
@@ -222,14 +237,14 @@ pub trait DataHalf: Sized {
     /// The content of one file.
     type File: FileContent;
 
-    /// Opens the data devices and checks their labels. What lies on a device that is not there, or
-    /// cannot be read, fails until it is. The error names a device that is a wrong one.
+    /// Opens the data devices of all servers and checks their labels. What lies on a device that is
+    /// not there, or cannot be read, fails until it is. The error names a device that is a wrong
+    /// one.
     fn open(
         env: Env,
         config: DataConfig,
-        client: ClientId,
         fs: Uuid,
-        pags: &[PagInfo],
+        offers: Vec<Offer>,
         rpc: Rc<dyn Rpc>,
     ) -> impl Future<Output = Result<Rc<Self>, String>>;
     /// The content of inode `ino`, with no layout loaded and no right held.
@@ -239,8 +254,9 @@ pub trait DataHalf: Sized {
     /// Commits the files with freed blocks that the server does not know of; waits at most
     /// `patience`. Errors are left to the files' own commits.
     fn commit_unmapped(self: &Rc<Self>, patience: Duration) -> impl Future<Output = ()>;
-    /// The session is lost, and with it pool, windows and buffers. The client has a new number.
-    fn evicted(self: &Rc<Self>, new_client: ClientId);
+    /// The session with the server is lost, and with it the pools, windows and buffers of its
+    /// files. The client has a new number there.
+    fn evicted(self: &Rc<Self>, server: ServerId, new_client: ClientId);
     /// The client has ended: drops the files in the queue, which hold references to this half.
     fn release_files(&self);
 
@@ -260,11 +276,11 @@ pub trait DataHalf: Sized {
     fn commit_counts(&self) -> CommitCounts;
     /// The device that has been silent for the longest time with requests pending, and that time.
     fn most_silent(&self) -> Option<(String, Duration)>;
-    /// The server's list of data zones: opens those that are new, and uses none that is lost.
-    fn zones_reported(self: &Rc<Self>, list: &ZoneList);
+    /// The server's list of its data zones: opens those that are new, and uses none that is lost.
+    fn zones_reported(self: &Rc<Self>, server: ServerId, list: &ZoneList);
     /// The data zones of a later greeting, which does not say what is lost.
-    fn zones_offered(self: &Rc<Self>, zones: &[PagInfo]);
-    /// Did the server call a zone lost or draining when it last named them?
+    fn zones_offered(self: &Rc<Self>, server: ServerId, zones: &[PagInfo]);
+    /// Did a server call a zone lost or draining when it last named them?
     fn any_out_of_service(&self) -> bool;
     /// Places nothing in these zones from now on.
     fn shun_zones(&self, zones: BTreeSet<PagId>);
@@ -304,8 +320,9 @@ pub trait DataHalf: Sized {
     fn pool_idle(&self) -> impl Future<Output = ()>;
     /// Returns the pool (unmount, idle). Blocks reserved for accepted bytes stay.
     fn return_pool(&self) -> impl Future<Output = ()>;
-    /// The server has no space for another client: returns what is neither reserved nor waited for.
-    fn return_unused(&self) -> impl Future<Output = ()>;
+    /// The server has no space for another client: returns what of its blocks is neither reserved
+    /// nor waited for.
+    fn return_unused(&self, server: ServerId) -> impl Future<Output = ()>;
 }
 
 /// The content of one file in the data half, as the metadata half uses it. The metadata half tells

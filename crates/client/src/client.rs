@@ -68,22 +68,13 @@ impl Client {
             let session = sessions.home();
             sessions.set_events(&events);
             let data = data_config(&config, &core);
-            let (fs, pags) = session.offer();
+            let fs = session.offer().0;
             if let Some(Err(text)) = config.admit.as_ref().map(|admit| admit(fs)) {
                 sessions.close().await;
                 return Err(ConnectError { text });
             }
             let rpc = Rc::new(DataRpc(Rc::downgrade(&core)));
-            match DataContext::open(
-                env.clone(),
-                data,
-                session.client(),
-                fs,
-                &pags.unwrap_or_default(),
-                rpc,
-            )
-            .await
-            {
+            match DataContext::open(env.clone(), data, fs, sessions.offers(), rpc).await {
                 Ok(data) => core.set_data(data),
                 Err(text) => {
                     sessions.close().await;

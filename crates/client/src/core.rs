@@ -90,8 +90,8 @@ pub(crate) struct Core {
     /// For what operations wait inside this client.
     pub waits: Rc<Waits>,
     data: OnceCell<Rc<DataContext>>,
-    /// The server's list of data zones that came before `data` was there.
-    early_zones: RefCell<Option<ZoneList>>,
+    /// The servers' lists of data zones that came before `data` was there.
+    early_zones: RefCell<BTreeMap<ServerId, ZoneList>>,
     pub inodes: Inodes,
     pub handles: Handles,
     pub locks: Locks,
@@ -156,9 +156,8 @@ impl Core {
 
     /// Sets the data devices after they were opened.
     pub fn set_data(&self, data: Rc<DataContext>) {
-        let early = self.early_zones.take();
-        if let Some(list) = early {
-            data.zones_reported(&list);
+        for (server, list) in self.early_zones.take() {
+            data.zones_reported(server, &list);
         }
         let first = self.data.set(data).is_ok();
         assert!(first, "data devices are opened once");
@@ -166,12 +165,9 @@ impl Core {
 
     /// A server has sent its list of data zones.
     pub fn zones_reported(&self, server: ServerId, list: ZoneList) {
-        if server != self.rpc.home().server() {
-            return;
-        }
         match self.data.get() {
-            Some(data) => data.zones_reported(&list),
-            None => *self.early_zones.borrow_mut() = Some(list),
+            Some(data) => data.zones_reported(server, &list),
+            None => drop(self.early_zones.borrow_mut().insert(server, list)),
         }
     }
 
@@ -190,8 +186,8 @@ impl Core {
     /// Returns unused space, which `server` wants back; always answers the server.
     pub async fn return_unused_space(&self, server: ServerId) {
         self.reclaim_lingering().await;
-        match self.data.get().filter(|_| server == self.rpc.home().server()) {
-            Some(data) => data.return_unused().await,
+        match self.data.get() {
+            Some(data) => data.return_unused(server).await,
             None => {
                 let nothing = Op::ReturnSpace { runs: Vec::new() };
                 let _ = self.rpc.call_at(server, Call::reserved(vec![nothing])).await;
@@ -557,16 +553,14 @@ impl Events<Mds> for Core {
     }
 
     fn connected(&self, server: ServerId) {
-        let Some(data) = self.data.get().filter(|_| server == self.rpc.home().server()) else {
-            return;
-        };
-        data.zones_offered(&self.rpc.home().offer().1.unwrap_or_default());
+        let (Some(data), Some(session)) = (self.data.get(), self.rpc.get(server)) else { return };
+        data.zones_offered(server, &session.offer().1.unwrap_or_default());
         // The greeting does not say what is lost or drains; the server sends that only if something
         // is or does.
         if let Some(me) = self.me.upgrade().filter(|_| data.any_out_of_service()) {
             self.env.spawn(async move {
                 let call = Call::reserved(vec![Op::Zones {}]);
-                if let Ok(reply) = me.rpc.call(call).await
+                if let Ok(reply) = me.rpc.call_at(server, call).await
                     && let Ok(OpReply::Zones { list }) = result(&reply, 0)
                 {
                     me.zones_reported(server, list.clone());
@@ -620,8 +614,8 @@ impl Events<Mds> for Core {
                 data_lease.changed.notify_all();
             }
         }
-        if let Some(data) = self.data.get().filter(|_| server == self.rpc.home().server()) {
-            data.evicted(client);
+        if let Some(data) = self.data.get() {
+            data.evicted(server, client);
         }
         self.inodes.lose(&lost.created);
         self.locks.forget(&lost.created);

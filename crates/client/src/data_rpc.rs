@@ -2,7 +2,7 @@
 
 use proto::mds::{LayoutSlice, Leased, Op, OpReply, PagRun, ZONE_PUSHES, ZoneList};
 use types::limits::{COMPOUND_OPS_MAX, RETURN_RUNS_MAX};
-use types::{Attr, Epoch, Fault, FileBlock, Ino, Instant, PagId, Timestamp};
+use types::{Attr, Epoch, Fault, FileBlock, Ino, Instant, ServerId, Timestamp};
 
 use crate::boundary::{
     Commit, CommitsAndGrant, Granted, LocalFuture, PlaceRequest, Refusal, Rpc, SpaceRequest,
@@ -19,25 +19,31 @@ impl DataRpc {
     }
 
     async fn reserved(&self, op: Op) -> Result<OpReply, Fault> {
+        let server = self.core()?.rpc.executing(&op).server();
+        self.reserved_at(server, op).await
+    }
+
+    async fn reserved_at(&self, server: ServerId, op: Op) -> Result<OpReply, Fault> {
         let core = self.core()?;
-        let reply = core.rpc.call(Call::reserved(vec![op])).await?;
+        let reply = core.rpc.call_at(server, Call::reserved(vec![op])).await?;
         result(&reply, 0).cloned()
     }
 
     /// The blocks that the server grants for `op`. Before there are none, inodes that the kernel
     /// does not use are given up.
-    async fn granted(&self, op: Op) -> Result<Granted, Fault> {
-        let mut granted = self.reserved(op.clone()).await;
+    async fn granted(&self, server: ServerId, op: Op) -> Result<Granted, Fault> {
+        let mut granted = self.reserved_at(server, op.clone()).await;
         if matches!(granted, Err(Fault::NoSpace)) && self.core()?.reclaim_lingering().await {
-            granted = self.reserved(op).await;
+            granted = self.reserved_at(server, op).await;
         }
         grant_of(granted?)
     }
 }
 
 impl DataRpc {
-    /// Commits, in requests to each server, and a request for blocks with the last one. A commit
-    /// that fails ends its compound: those of other files are sent again without it.
+    /// Commits, in requests to each server, and a request for blocks with the last one, which goes
+    /// to the server that grants them if a file of it is committed. A commit that fails ends its
+    /// compound: those of other files are sent again without it.
     async fn commits(
         &self,
         commits: Vec<Commit>,
@@ -63,7 +69,10 @@ impl DataRpc {
         let mut results: Vec<Option<Result<Leased, Refusal>>> = vec![None; commits.len()];
         loop {
             let all: Vec<usize> = (0..commits.len()).filter(|&i| results[i].is_none()).collect();
-            let Some(&first) = all.first() else {
+            let refills = refill.as_ref().map(|refill| refill.server);
+            let is_other =
+                |index: &&usize| Some(core.rpc.server_of(commits[**index].ino)) != refills;
+            let Some(&first) = all.iter().find(is_other).or(all.first()) else {
                 return (results.into_iter().flatten().collect(), None);
             };
             let server = core.rpc.server_of(commits[first].ino);
@@ -71,15 +80,10 @@ impl DataRpc {
             let open: Vec<usize> = all.iter().copied().filter(is_its).collect();
             let mut ops: Vec<Op> =
                 open.iter().map(|&index| commit_op(commits[index].clone())).collect();
-            // The pool is granted by the server that the client met first. Nothing is sent after
-            // this request if all of it succeeds, so what is granted is not kept waiting.
-            let is_last = open.len() == all.len() && server == core.rpc.home().server();
-            let refill = refill.clone().filter(|_| is_last);
-            ops.extend(refill.map(|SpaceRequest { hint, blocks, unreachable }| Op::Space {
-                hint,
-                blocks,
-                unreachable,
-            }));
+            // Nothing is sent after this request if all of it succeeds, so what is granted is not
+            // kept waiting.
+            let is_last = open.len() == all.len() && Some(server) == refills;
+            ops.extend(refill.clone().filter(|_| is_last).map(space_op));
             let call = Call { sync, ..Call::reserved(ops) };
             let reply = core.rpc.call(call).await;
             let granted = reply.as_ref().ok().and_then(|reply| reply.results.get(open.len()));
@@ -106,27 +110,30 @@ impl DataRpc {
 }
 
 impl Rpc for DataRpc {
-    fn space(
-        &self,
-        hint: Option<PagId>,
-        blocks: u64,
-        unreachable: Vec<PagId>,
-    ) -> LocalFuture<'_, Result<Granted, Fault>> {
-        Box::pin(async move { self.granted(Op::Space { hint, blocks, unreachable }).await })
+    fn server_of(&self, ino: Ino) -> ServerId {
+        self.core().map_or(ServerId::ANY, |core| core.rpc.server_of(ino))
+    }
+
+    fn space(&self, asked: SpaceRequest) -> LocalFuture<'_, Result<Granted, Fault>> {
+        Box::pin(async move { self.granted(asked.server, space_op(asked)).await })
     }
 
     fn place(&self, asked: PlaceRequest) -> LocalFuture<'_, Result<Granted, Fault>> {
         let PlaceRequest { ino, pieces, stream, policy, hint, unreachable } = asked;
         let writer = stream.map(|stream| (stream.handle, stream.process));
         let op = Op::Place { ino, pieces, writer, policy, hint, unreachable };
-        Box::pin(async move { self.granted(op).await })
+        Box::pin(async move { self.granted(self.server_of(ino), op).await })
     }
 
     fn end_placing(&self, ino: Ino, handle: Option<u64>) -> LocalFuture<'_, Result<(), Fault>> {
         Box::pin(async move { self.reserved(Op::EndPlacing { ino, handle }).await.map(drop) })
     }
 
-    fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>> {
+    fn return_space(
+        &self,
+        server: ServerId,
+        runs: Vec<PagRun>,
+    ) -> LocalFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             let mut ops: Vec<Op> = runs
                 .chunks(RETURN_RUNS_MAX)
@@ -137,19 +144,20 @@ impl Rpc for DataRpc {
             }
             let core = self.core()?;
             for ops in ops.chunks(COMPOUND_OPS_MAX) {
-                let reply = core.rpc.call(Call::reserved(ops.to_vec())).await?;
+                let reply = core.rpc.call_at(server, Call::reserved(ops.to_vec())).await?;
                 (0..ops.len()).try_for_each(|index| result(&reply, index).map(|_| ()))?;
             }
             Ok(())
         })
     }
 
-    fn zones(&self) -> LocalFuture<'_, Result<ZoneList, Fault>> {
+    fn zones(&self, server: ServerId) -> LocalFuture<'_, Result<ZoneList, Fault>> {
         Box::pin(async move {
-            if self.core()?.rpc.home().agreed().1 & ZONE_PUSHES == 0 {
+            let session = self.core()?.rpc.get(server).ok_or(Fault::Unreachable)?;
+            if session.agreed().1 & ZONE_PUSHES == 0 {
                 return Err(Fault::Unsupported);
             }
-            match self.reserved(Op::Zones {}).await? {
+            match self.reserved_at(server, Op::Zones {}).await? {
                 OpReply::Zones { list } => Ok(list),
                 _ => Err(Fault::Protocol),
             }
@@ -183,25 +191,27 @@ impl Rpc for DataRpc {
     }
 
     fn load(&self) -> u16 {
-        self.core().map_or(0, |core| core.rpc.home().load())
+        let all = self.core().map_or_else(|_| Vec::new(), |core| core.rpc.all());
+        all.iter().map(|session| session.load()).max().unwrap_or_default()
     }
 
-    fn lease_ends(&self) -> Instant {
-        self.core().map_or(Instant(0), |core| core.rpc.lease_ends())
+    fn lease_ends(&self, server: ServerId) -> Instant {
+        let session = self.core().ok().and_then(|core| core.rpc.get(server));
+        session.map_or(Instant(0), |session| session.lease_ends())
     }
 
-    fn require_epoch(&self, epoch: Epoch) {
-        if let Ok(core) = self.core() {
-            core.rpc.require_epoch(epoch);
+    fn require_epoch(&self, server: ServerId, epoch: Epoch) {
+        if let Some(session) = self.core().ok().and_then(|core| core.rpc.get(server)) {
+            session.require_epoch(epoch);
         }
     }
 
-    fn wait_lease(&self) -> LocalFuture<'_, Result<(), Fault>> {
+    fn wait_lease(&self, server: ServerId) -> LocalFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
-            let core = self.core()?;
-            let client = core.rpc.home().client();
-            core.rpc.wait_for_lease().await?;
-            if core.rpc.home().client() == client { Ok(()) } else { Err(Fault::Evicted) }
+            let session = self.core()?.rpc.get(server).ok_or(Fault::Unreachable)?;
+            let client = session.client();
+            session.wait_for_lease().await?;
+            if session.client() == client { Ok(()) } else { Err(Fault::Evicted) }
         })
     }
 
@@ -234,6 +244,11 @@ impl Rpc for DataRpc {
         let inode = self.core().ok().and_then(|core| core.inodes.get(ino));
         inode.is_some_and(|inode| inode.opens() > 0)
     }
+}
+
+fn space_op(asked: SpaceRequest) -> Op {
+    let SpaceRequest { hint, blocks, unreachable, .. } = asked;
+    Op::Space { hint, blocks, unreachable }
 }
 
 /// Translates the answer to a request for blocks.

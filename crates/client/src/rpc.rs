@@ -18,6 +18,7 @@ use session::client::{ReplayEntry, Session, Sessions};
 use types::{Fault, Ino, ServerId};
 
 use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError};
+use crate::boundary::Offer;
 use crate::servers::{self, ByShard};
 pub(crate) use session::client::{Events, done, result};
 
@@ -109,6 +110,16 @@ impl Rpc {
     /// Does one server have both inodes?
     pub fn is_together(&self, one: Ino, other: Ino) -> bool {
         self.server_of(one) == self.server_of(other)
+    }
+
+    /// What the servers offer beside their sessions.
+    pub fn offers(&self) -> Vec<Offer> {
+        let offer = |session: &Rc<Session<Mds>>| Offer {
+            server: session.server(),
+            client: session.client(),
+            zones: session.offer().1.unwrap_or_default(),
+        };
+        self.all().iter().map(offer).collect()
     }
 
     /// Fills in what the sessions know.

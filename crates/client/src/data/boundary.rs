@@ -8,12 +8,13 @@ use env::{Env, IoBuf};
 use proto::mds::{DataAttr, LayoutSlice, PagInfo, ZoneList};
 use proto::prealloc::Stream;
 use types::{
-    Attr, BlockRange, ClientId, Duration, Fault, Ino, Instant, PagId, Rights, Segment, Uuid,
+    Attr, BlockRange, ClientId, Duration, Fault, Ino, Instant, PagId, Rights, Segment, ServerId,
+    Uuid,
 };
 
 use super::{DataConfig, DataContext, File, MoveStep, Room};
 use crate::api::{DeviceStatus, ReadData, Whence};
-use crate::boundary::{CommitCounts, DataHalf, FileContent, Lies, Rpc, Unsaved};
+use crate::boundary::{CommitCounts, DataHalf, FileContent, Lies, Offer, Rpc, Unsaved};
 
 impl DataHalf for DataContext {
     type File = File;
@@ -21,12 +22,11 @@ impl DataHalf for DataContext {
     fn open(
         env: Env,
         config: DataConfig,
-        client: ClientId,
         fs: Uuid,
-        pags: &[PagInfo],
+        offers: Vec<Offer>,
         rpc: Rc<dyn Rpc>,
     ) -> impl Future<Output = Result<Rc<Self>, String>> {
-        DataContext::open(env, config, client, fs, pags, rpc)
+        DataContext::open(env, config, fs, offers, rpc)
     }
 
     fn file(self: &Rc<Self>, ino: Ino, attr: &Attr) -> Rc<Self::File> {
@@ -41,8 +41,8 @@ impl DataHalf for DataContext {
         DataContext::commit_unmapped(self, patience)
     }
 
-    fn evicted(self: &Rc<Self>, new_client: ClientId) {
-        DataContext::evicted(self, new_client)
+    fn evicted(self: &Rc<Self>, server: ServerId, new_client: ClientId) {
+        DataContext::evicted(self, server, new_client)
     }
 
     fn release_files(&self) {
@@ -84,12 +84,12 @@ impl DataHalf for DataContext {
         DataContext::most_silent(self)
     }
 
-    fn zones_reported(self: &Rc<Self>, list: &ZoneList) {
-        DataContext::zones_reported(self, list)
+    fn zones_reported(self: &Rc<Self>, server: ServerId, list: &ZoneList) {
+        DataContext::zones_reported(self, server, list)
     }
 
-    fn zones_offered(self: &Rc<Self>, zones: &[PagInfo]) {
-        DataContext::zones_offered(self, zones)
+    fn zones_offered(self: &Rc<Self>, server: ServerId, zones: &[PagInfo]) {
+        DataContext::zones_offered(self, server, zones)
     }
 
     fn any_out_of_service(&self) -> bool {
@@ -160,8 +160,8 @@ impl DataHalf for DataContext {
         DataContext::return_pool(self)
     }
 
-    fn return_unused(&self) -> impl Future<Output = ()> {
-        DataContext::return_unused(self)
+    fn return_unused(&self, server: ServerId) -> impl Future<Output = ()> {
+        DataContext::return_unused(self, server)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Placement classes: sets of zones that directories allow, each with a pool of its own.
 //!
-//! A directory that names zones has its files in a class of these zones; all others are in class
-//! 0, which has every zone. So blocks that a class has reserved are always of a zone that its files
+//! A directory that names zones has its files in a class of these zones; all others are in the class
+//! of every zone. The zones of a class are of one metadata server, which grants the blocks of its
+//! files: each server has classes of its own. So blocks that a class has reserved are always of a zone that its files
 //! may use. Within a class, the zones take turns ([`proto::placement`]).
 
 use std::cell::{Cell, RefCell};
@@ -12,7 +13,7 @@ use env::sync::{AsyncMutex, Notify};
 use proto::placement::{Candidate, Turns, ZONES_AT_ONCE};
 use proto::prealloc::Allocation;
 use types::limits::{BLOCK_U64, GRANT_BLOCKS};
-use types::{Duration, Ino, Instant, PagId};
+use types::{Duration, Ino, Instant, PagId, ServerId};
 
 use super::context::DataContext;
 use super::double_pool::Wanted;
@@ -31,6 +32,8 @@ pub(super) const SMALL_ALLOCATION: u64 = (1 << 20) / BLOCK_U64;
 
 /// See the module.
 pub(super) struct Class {
+    /// The server that has its files.
+    pub server: ServerId,
     /// The zones that it is limited to; empty: all.
     pub zones: Vec<PagId>,
     pub pool: Rc<Pool>,
@@ -150,13 +153,14 @@ impl Grants {
 }
 
 impl Class {
-    /// A class of these zones; empty: of all. `allocation` says how their files get blocks.
-    pub fn new(zones: Vec<PagId>, allocation: Allocation) -> Class {
+    /// A class of these zones of the server; empty: of all that it has. `allocation` says how their
+    /// files get blocks.
+    pub fn new(server: ServerId, zones: Vec<PagId>, allocation: Allocation) -> Class {
         let (pool, grants) = (Pool::new(allocation.own_policy()), Grants::new(allocation.chunk));
-        Class { zones, pool, grants, turns: RefCell::default() }
+        Class { server, zones, pool, grants, turns: RefCell::default() }
     }
 
-    /// May its files lie there?
+    /// May its files lie there, in a zone of its server?
     pub fn allows(&self, zone: PagId) -> bool {
         self.zones.is_empty() || self.zones.contains(&zone)
     }
@@ -187,11 +191,12 @@ impl Class {
 }
 
 impl DataContext {
-    /// The class with these zones; empty: all.
-    pub(super) fn class(self: &Rc<Self>, zones: &[PagId]) -> Rc<Class> {
-        let found = self.classes.borrow().iter().find(|class| class.zones == zones).cloned();
+    /// The class of the server with these zones; empty: all.
+    pub(super) fn class(self: &Rc<Self>, server: ServerId, zones: &[PagId]) -> Rc<Class> {
+        let is_it = |class: &&Rc<Class>| class.server == server && class.zones == zones;
+        let found = self.classes.borrow().iter().find(is_it).cloned();
         found.unwrap_or_else(|| {
-            let class = Rc::new(Class::new(zones.to_vec(), self.allocation));
+            let class = Rc::new(Class::new(server, zones.to_vec(), self.allocation));
             self.classes.borrow_mut().push(class.clone());
             self.choose_zones();
             class
@@ -203,9 +208,15 @@ impl DataContext {
         self.classes.borrow().clone()
     }
 
+    /// The classes of the server.
+    pub(super) fn classes_of(&self, server: ServerId) -> Vec<Rc<Class>> {
+        let classes = self.classes.borrow();
+        classes.iter().filter(|class| class.server == server).cloned().collect()
+    }
+
     /// The zones of the class, in order.
     pub(super) fn zones_of(&self, class: &Class) -> Vec<PagId> {
-        let mut zones = self.disks.numbers();
+        let mut zones = self.disks.numbers(class.server);
         zones.retain(|&zone| class.allows(zone));
         zones
     }
@@ -215,7 +226,8 @@ impl DataContext {
     /// few of them write to one device.
     fn active_zones(&self, class: &Class) -> Vec<PagId> {
         let zones = self.zones_of(class);
-        let first = (self.client.get().0 % zones.len().max(1) as u64) as usize;
+        let client = self.disks.opening(class.server).client();
+        let first = (client.0 % zones.len().max(1) as u64) as usize;
         let (now, full) = (self.env.now(), class.grants.full.borrow());
         let has_room = |zone: &PagId| full.get(zone).is_none_or(|&until| now >= until);
         let from_first = zones[first..].iter().chain(&zones[..first]).copied();
@@ -226,7 +238,11 @@ impl DataContext {
 
     /// Has the class one zone only, or none?
     pub(super) fn is_only_zone(&self, class: &Class) -> bool {
-        if class.zones.is_empty() { self.disks.count() < 2 } else { class.zones.len() == 1 }
+        if class.zones.is_empty() {
+            self.disks.count(class.server) < 2
+        } else {
+            class.zones.len() == 1
+        }
     }
 
     /// Can new blocks go to this zone?
@@ -265,7 +281,10 @@ impl DataContext {
 
     /// Blocks to ask one zone for: the zones of a class share the size of its grants.
     pub(super) fn share_of_zone(&self, class: &Class) -> u64 {
-        let all = if class.zones.is_empty() { self.disks.count() } else { class.zones.len() };
+        let all = match &class.zones[..] {
+            [] => self.disks.count(class.server),
+            zones => zones.len(),
+        };
         let zones = all.clamp(1, ZONES_AT_ONCE) as u64;
         let size = class.grants.size.get();
         (size / zones).max(SHARE_MIN.min(size))

@@ -17,9 +17,9 @@ use std::rc::Rc;
 
 use env::Env;
 use env::sync::Notify;
-use proto::mds::{Edit, Leased, PagInfo};
+use proto::mds::{Edit, Leased};
 use types::limits::{BLOCK_U64, COMMIT_EDITS_MAX};
-use types::{Bug, ClientId, Duration, Fault, Instant, SegmentState, Uuid, planted};
+use types::{Bug, ClientId, Duration, Fault, Instant, SegmentState, ServerId, Uuid, planted};
 
 use super::budget::Budget;
 use super::class::Class;
@@ -31,10 +31,11 @@ use super::inline_state::{drop_superseded, drop_superseded_sealed};
 use super::pipeline::{COMMITS_MAX, Pipeline};
 use super::schedule::commit_aged;
 use super::sealed::Sealed;
+use super::session_numbers::SessionNumbers;
 use super::stamps::Stamps;
 use super::transfers::Transfers;
 
-use crate::boundary::{Commit, Refusal, Rpc};
+use crate::boundary::{Commit, Offer, Refusal, Rpc};
 
 /// Tries if the server has no room for edits that refer to data blocks, which may use the reserve
 /// for removals: 2 min. Room comes when removed files are freed, which may wait for a client's
@@ -46,22 +47,22 @@ impl DataContext {
     pub(super) async fn open(
         env: Env,
         config: DataConfig,
-        client: ClientId,
         fs: Uuid,
-        pags: &[PagInfo],
+        offers: Vec<Offer>,
         rpc: Rc<dyn Rpc>,
     ) -> Result<Rc<DataContext>, String> {
         let logged = rpc.clone();
         let log = Rc::new(move |text: &str| logged.log(text));
-        let disks = Disks::open(&env, &config, client, fs, pags, log).await?;
+        let disks = Disks::open(&env, &config, fs, &offers, log).await?;
+        let servers = offers.iter().map(|offer| offer.server);
+        let of_all = |server| Rc::new(Class::new(server, Vec::new(), config.allocation));
         let ctx = Rc::new(DataContext {
             env: env.clone(),
             rpc,
             waits: config.waits,
             disks,
-            classes: RefCell::new(vec![Rc::new(Class::new(Vec::new(), config.allocation))]),
+            classes: RefCell::new(servers.clone().map(of_all).collect()),
             allocation: config.allocation,
-            client: Cell::new(client),
             budget: Budget::new(config.dirty_max as u64),
             transfers: Transfers::default(),
             unlaunched: RefCell::default(),
@@ -69,7 +70,7 @@ impl DataContext {
             fsync_credit: Cell::new(0),
             unreported_losses: Cell::new(0),
             flights: Cell::new(0),
-            session: Cell::new(0),
+            sessions: SessionNumbers::new(servers),
             dirty_max: config.dirty_max as u64,
             on_edit: config.on_edit,
             pipeline: RefCell::new(Pipeline::new(&config.commit)),
@@ -92,18 +93,17 @@ impl DataContext {
     }
 
     /// See [`crate::boundary::DataHalf::evicted`].
-    pub(super) fn evicted(self: &Rc<Self>, new_client: ClientId) {
-        self.session.set(self.session.get() + 1);
-        self.forget_space();
+    pub(super) fn evicted(self: &Rc<Self>, server: ServerId, new_client: ClientId) {
+        self.sessions.lost(server);
+        self.forget_space(server);
         let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
-        for file in files {
+        for file in files.into_iter().filter(|file| file.server == server) {
             file.drop_all(true);
         }
-        self.client.set(new_client);
-        self.disks.opening.set_client(new_client);
+        self.disks.opening(server).set_client(new_client);
         let this = self.clone();
         self.env.spawn(async move {
-            for device in this.disks.devices() {
+            for device in this.disks.devices().filter(|device| device.server == server) {
                 if let Err(text) = device.lock_client(new_client).await {
                     this.rpc.log(&text);
                 }
@@ -327,7 +327,8 @@ impl DataContext {
         commits: Vec<Commit>,
         (purpose, sync): (Purpose, bool),
     ) -> Vec<Result<Leased, Refusal>> {
-        let rider = (sync || purpose == Purpose::Background).then(|| self.rider()).flatten();
+        let rider =
+            (sync || purpose == Purpose::Background).then(|| self.rider(&commits)).flatten();
         if let Some(rider) = rider {
             return self.commit_with(rider, (commits, sync)).await;
         }

@@ -8,7 +8,7 @@ use env::Env;
 use env::sync::Notify;
 use proto::commit::CommitPolicy;
 use proto::prealloc::Allocation;
-use types::{ClientId, Duration, Fault, Ino, PagId};
+use types::{Duration, Fault, Ino, PagId};
 
 use super::budget::Budget;
 use super::class::Class;
@@ -17,6 +17,7 @@ use super::disks::Disks;
 use super::file::File;
 use super::pipeline::Pipeline;
 use super::sealed::Sealed;
+use super::session_numbers::SessionNumbers;
 use super::transfers::Transfers;
 use crate::api::{Edited, OnEdit};
 use crate::boundary::Rpc;
@@ -45,12 +46,10 @@ pub struct DataContext {
     pub(super) rpc: Rc<dyn Rpc>,
     pub(super) waits: Rc<Waits>,
     pub(super) disks: Disks,
-    /// The classes of zones, that of all zones first.
+    /// The classes of zones, those of all zones of a server first.
     pub(super) classes: RefCell<Vec<Rc<Class>>>,
     /// How blocks for growing files are chosen.
     pub(super) allocation: Allocation,
-    /// This client, in the current session.
-    pub(super) client: Cell<ClientId>,
     pub(super) budget: Rc<Budget>,
     pub(super) transfers: Transfers,
     /// The files that are marked as `is_unlaunched`: they have dirty runs that nobody wanted to be
@@ -64,8 +63,8 @@ pub struct DataContext {
     pub(super) flights: Cell<usize>,
     /// Files of which content was lost and no process has heard of it.
     pub(super) unreported_losses: Cell<usize>,
-    /// Number of lost sessions: a write that was launched in an earlier session is not submitted.
-    pub(super) session: Cell<u64>,
+    /// The sessions: a write that was launched in an earlier one is not submitted.
+    pub(super) sessions: SessionNumbers,
     pub(super) dirty_max: u64,
     pub(super) on_edit: Option<OnEdit>,
     /// How files are committed.

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use env::sync::Notify;
 use env::{Disk, Env, IoBuf};
 use proto::mds::PagInfo;
-use types::{Bug, ClientId, Duration, Fault, Instant, planted};
+use types::{Bug, ClientId, Duration, Fault, Instant, ServerId, planted};
 
 use super::device_open::{Opened, lock_client, zone_names};
 use super::device_queue::DeviceQueue;
@@ -145,6 +145,8 @@ pub(super) struct ZonePlace {
 /// See the module.
 pub(super) struct DataDevice {
     pub(super) env: Env,
+    /// The metadata server whose zones lie on it; of a target, the first that has offered it.
+    pub server: ServerId,
     /// The zones that lie on it.
     pub zones: Vec<ZonePlace>,
     /// Its path on this host.
@@ -185,15 +187,15 @@ impl Drop for Held<'_> {
 }
 
 impl DataDevice {
-    /// The device at `path` with these zones; `found` is the result of the first look.
+    /// The device at `path` with these zones of the server; `found` is the result of the first look.
     pub fn new(
         env: &Env,
-        zones: &[PagInfo],
+        (server, zones): (ServerId, &[PagInfo]),
         path: &str,
         watch: &Rc<Watch>,
         found: Result<Opened, String>,
     ) -> DataDevice {
-        let device = DataDevice::without_file(env, zones, path, watch);
+        let device = DataDevice::without_file(env, (server, zones), path, watch);
         match found {
             Ok(opened) => device.set_open(opened),
             Err(why) => _ = device.state.replace(DeviceState::new(env.now(), Err(why))),
@@ -201,16 +203,17 @@ impl DataDevice {
         device
     }
 
-    /// The device at `path` with these zones, present, but without an open file.
+    /// The device at `path` with these zones of the server, present, but without an open file.
     pub(super) fn without_file(
         env: &Env,
-        zones: &[PagInfo],
+        (server, zones): (ServerId, &[PagInfo]),
         path: &str,
         watch: &Rc<Watch>,
     ) -> DataDevice {
         let place = |info: &PagInfo| ZonePlace { info: info.clone(), start: Cell::new(0) };
         DataDevice {
             env: env.clone(),
+            server,
             zones: zones.iter().map(place).collect(),
             path: RefCell::new(path.to_owned()),
             target: None,

@@ -68,7 +68,7 @@ pub(super) fn zone_names(zones: &[PagInfo]) -> String {
     format!("{word} {}", numbers.join(", "))
 }
 
-/// How devices are opened.
+/// How devices of one metadata server are opened.
 #[derive(Clone)]
 pub(super) struct Opening {
     pub env: Env,
@@ -85,6 +85,11 @@ impl Opening {
     pub fn new(env: &Env, fs: Uuid, client: ClientId, read_only: bool) -> Opening {
         let (client, fencing_epoch) = (Rc::new(Cell::new(client)), Rc::default());
         Opening { env: env.clone(), fs, client, fencing_epoch, read_only }
+    }
+
+    /// The client's number.
+    pub fn client(&self) -> ClientId {
+        self.client.get()
     }
 
     /// The client has a new number.

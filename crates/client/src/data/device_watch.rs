@@ -19,7 +19,7 @@ use super::context::DataContext;
 use super::device::{DataDevice, Watch, ZonePlace};
 use super::device_open::{LOOK_MAX, Opening, Problem, no_answer};
 use super::device_state::{Change, Condition, SILENT};
-use super::disks::absent_text;
+use super::disks::{DataDisk, absent_text};
 use super::idle::launch_to_idle_devices;
 use crate::api::DeviceStatus;
 
@@ -63,7 +63,9 @@ impl DataContext {
     /// One round of the watch. Returns the pause until the next one; `None`: until it is roused.
     fn watch_round(self: &Rc<Self>) -> Option<Duration> {
         let now = self.env.now();
-        self.rpc.require_epoch(self.disks.opening.fencing_epoch());
+        for (server, opening) in self.disks.openings() {
+            self.rpc.require_epoch(server, opening.fencing_epoch());
+        }
         let mut pause = None;
         for device in self.disks.devices() {
             device.silent.set(device.silence() >= SILENT);
@@ -88,14 +90,16 @@ impl DataContext {
     /// failing either, unless no other zone has room.
     pub(super) fn choose_zones(self: &Rc<Self>) {
         let now = self.env.now();
-        // Nothing is placed at targets: the server says where files lie there.
-        let disks = || self.disks.zones().into_iter().filter(|zone| !zone.device.is_target());
         let poor =
             |device: &Rc<DataDevice>| device.silent.get() || device.state.borrow().is_failing(now);
         let is_sound = |device: &Rc<DataDevice>| !device.is_absent() && !poor(device);
         let mut changed = Vec::new();
+        // Nothing is placed at targets: the server says where files lie there.
         for class in self.each_class() {
-            let zones = || disks().filter(|zone| class.allows(zone.info().id));
+            let is_its = |zone: &Rc<DataDisk>| {
+                zone.has_blocks_of(class.server) && class.allows(zone.info().id)
+            };
+            let zones = || self.disks.zones().into_iter().filter(is_its);
             let choosy = class.grants.is_choosy(now) && zones().any(|zone| is_sound(&zone.device));
             let mut any = false;
             for zone in zones() {
@@ -118,10 +122,10 @@ impl DataContext {
     fn begin_look(self: &Rc<Self>, device: Rc<DataDevice>) {
         device.state.borrow_mut().look_begun();
         let (weak, env) = (Rc::downgrade(self), self.env.clone());
-        let (opening, rpc) = (self.disks.opening.clone(), self.rpc.clone());
+        let (opening, rpc) = (self.disks.opening(device.server).clone(), self.rpc.clone());
         self.env.spawn(async move {
             let mut found = look(&device, &opening).await;
-            rpc.require_epoch(opening.fencing_epoch());
+            rpc.require_epoch(device.server, opening.fencing_epoch());
             if found.is_ok() && device.lock_gap.get() {
                 // The server is asked whether the session goes on, now that the byte is locked.
                 let answer = rpc.commit(Vec::new(), true).await.pop();

@@ -1,8 +1,9 @@
 //! The data zones of a client, and their devices.
 //!
 //! Invariants:
-//! - a device is opened once, however many data zones lie on it, and used only after its label has
-//!   confirmed that it has the expected ones;
+//! - a device is opened once, however many data zones of one metadata server lie on it, and used
+//!   only after its label has confirmed that it has the expected ones;
+//! - a data zone is of one metadata server, a target may be of several;
 //! - a data zone is addressed from the start of its slice. That start comes from the label, and
 //!   only [`DataDisk::offset`] adds it;
 //! - nothing goes to an absent device, and nothing waits for one;
@@ -19,7 +20,7 @@ use proto::commit::CommitPolicy;
 use proto::mds::{PagInfo, TARGET_ZONE};
 use proto::prealloc::Allocation;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Bug, ClientId, Fault, PagId, Uuid, planted};
+use types::{Bug, Fault, PagId, ServerId, Uuid, planted};
 
 use super::arrivals::Arrivals;
 use super::device::{DataDevice, Watch};
@@ -27,6 +28,7 @@ use super::device_open::{Opened, Opening, Problem, zone_names};
 use super::device_writes::Written;
 use super::target::{Meeting, TargetSettings};
 use crate::api::OnEdit;
+use crate::boundary::Offer;
 use crate::waits::Waits;
 
 /// Settings for the data devices.
@@ -90,6 +92,11 @@ impl DataDisk {
     fn new(device: &Rc<DataDevice>, nth: usize) -> DataDisk {
         let (in_flight, write_done) = (RefCell::default(), Notify::new());
         DataDisk { device: device.clone(), nth, in_flight, write_done, lost: Cell::new(false) }
+    }
+
+    /// Are blocks of files of the server placed here?
+    pub fn has_blocks_of(&self, server: ServerId) -> bool {
+        !self.device.is_target() && self.device.server == server
     }
 
     /// Is the zone lost? Nothing goes there, then.
@@ -233,8 +240,8 @@ pub(super) struct Disks {
     given: Vec<(PagId, String)>,
     /// How targets are met.
     meeting: Meeting,
-    /// How they are opened.
-    pub(super) opening: Opening,
+    /// How those of each server are opened.
+    openings: BTreeMap<ServerId, Opening>,
     pub(super) watch: Rc<Watch>,
     pub(super) arrivals: Arrivals,
 }
@@ -255,12 +262,13 @@ impl Disks {
     pub async fn open(
         env: &Env,
         config: &DataConfig,
-        client: ClientId,
         fs: Uuid,
-        pags: &[PagInfo],
+        offers: &[Offer],
         log: Rc<dyn Fn(&str)>,
     ) -> Result<Disks, String> {
-        let unknown = |(id, _): &&(PagId, String)| pags.iter().all(|pag| pag.id != *id);
+        check_offers(offers)?;
+        let all = || offers.iter().flat_map(|offer| &offer.zones);
+        let unknown = |(id, _): &&(PagId, String)| all().all(|zone| zone.id != *id);
         if let Some((id, path)) = config.devices.iter().find(unknown) {
             return Err(format!(
                 "{path} is given for data zone {id}, which this file system does not have"
@@ -274,59 +282,78 @@ impl Disks {
             by_pag: RefCell::default(),
             devices: RefCell::default(),
             given: config.devices.clone(),
-            opening: Opening::new(env, fs, client, config.read_only),
+            openings: offers
+                .iter()
+                .map(|of| (of.server, Opening::new(env, fs, of.client, config.read_only)))
+                .collect(),
             watch: Rc::default(),
             arrivals: Arrivals::default(),
         };
         let mut looks = Vec::new();
-        for zones in by_device(pags) {
+        let by_server = offers.iter().map(|offer| (offer.server, by_device(&offer.zones)));
+        let devices = by_server
+            .flat_map(|(server, devices)| devices.into_iter().map(move |zones| (server, zones)));
+        for (server, zones) in devices {
             let (path, is_given) = disks.path_of(&zones)?;
             if zones[0].kind == TARGET_ZONE {
-                disks.insert_target(env, &zones[0], &path);
+                if disks.by_pag.borrow().contains_key(&zones[0].id) {
+                    continue;
+                }
+                disks.insert_target(env, (server, &zones[0]), &path);
                 continue;
             }
-            let (opening, asked, at) = (disks.opening.clone(), zones.clone(), path.clone());
+            let (opening, asked, at) = (disks.opening(server).clone(), zones.clone(), path.clone());
             let look = env.spawn_join(async move { opening.open_in_time(&asked, &at).await });
-            looks.push((zones, path, is_given, look));
+            looks.push((server, zones, path, is_given, look));
         }
-        for (zones, path, is_given, look) in looks {
+        for (server, zones, path, is_given, look) in looks {
             let found = match look.await {
                 Err(problem) if problem.refuses_mount(is_given) => {
                     return Err(format!("{} at {path}: {problem}", zone_names(&zones)));
                 }
                 found => found,
             };
-            disks.insert(env, &zones, &path, found, &*log);
+            disks.insert(env, (server, &zones), &path, found, &*log);
         }
         Ok(disks)
     }
 
-    /// Number of zones that blocks of files are placed in: those that are no targets.
-    pub fn count(&self) -> usize {
+    /// How devices of the server are opened.
+    pub fn opening(&self, server: ServerId) -> &Opening {
+        self.openings.get(&server).expect("every server is known from the beginning")
+    }
+
+    /// How devices are opened, for each server.
+    pub fn openings(&self) -> impl Iterator<Item = (ServerId, &Opening)> {
+        self.openings.iter().map(|(server, opening)| (*server, opening))
+    }
+
+    /// Number of zones of the server that blocks of files are placed in: those that are no targets.
+    pub fn count(&self, server: ServerId) -> usize {
         let zones = self.by_pag.borrow();
-        zones.values().filter(|zone| !zone.device.is_target()).count()
+        zones.values().filter(|zone| zone.has_blocks_of(server)).count()
     }
 
     /// The numbers of these zones, sorted.
-    pub fn numbers(&self) -> Vec<PagId> {
+    pub fn numbers(&self, server: ServerId) -> Vec<PagId> {
         let zones = self.by_pag.borrow();
-        let of_devices = zones.iter().filter(|(_, zone)| !zone.device.is_target());
-        of_devices.map(|(&number, _)| number).collect()
+        let of_server = zones.iter().filter(|(_, zone)| zone.has_blocks_of(server));
+        of_server.map(|(&number, _)| number).collect()
     }
 
-    /// Enters a zone that is a target.
-    pub fn insert_target(&self, env: &Env, zone: &PagInfo, path: &str) {
-        let device = DataDevice::new_target(env, zone, path, &self.watch, &self.meeting);
+    /// Enters a zone that is a target, which `server` has offered.
+    pub fn insert_target(&self, env: &Env, (server, zone): (ServerId, &PagInfo), path: &str) {
+        let device = DataDevice::new_target(env, (server, zone), path, &self.watch, &self.meeting);
         let disk = Rc::new(DataDisk::new(&device, 0));
         self.by_pag.borrow_mut().insert(zone.id, disk);
         self.devices.borrow_mut().push(device);
     }
 
-    /// Enters the device of these zones, as the first look found it.
+    /// Enters the device of these zones of the server, as the first look found it.
     pub fn insert(
         &self,
         env: &Env,
-        zones: &[PagInfo],
+        (server, zones): (ServerId, &[PagInfo]),
         path: &str,
         found: Result<Opened, Problem>,
         log: impl Fn(&str),
@@ -339,7 +366,7 @@ impl Disks {
             Ok(_) => {}
             Err(why) => log(&absent_text(&zone_names(zones), path, why)),
         }
-        let device = Rc::new(DataDevice::new(env, zones, path, &self.watch, found));
+        let device = Rc::new(DataDevice::new(env, (server, zones), path, &self.watch, found));
         for (nth, zone) in zones.iter().enumerate() {
             let disk = Rc::new(DataDisk::new(&device, nth));
             self.by_pag.borrow_mut().insert(zone.id, disk);
@@ -424,6 +451,27 @@ impl Disks {
     pub fn devices(&self) -> std::vec::IntoIter<Rc<DataDevice>> {
         self.devices.borrow().clone().into_iter()
     }
+}
+
+/// Are the zones of all servers different ones, but for targets?
+fn check_offers(offers: &[Offer]) -> Result<(), String> {
+    let mut known: BTreeMap<PagId, (ServerId, &PagInfo)> = BTreeMap::new();
+    for offer in offers {
+        for zone in &offer.zones {
+            let Some((other, before)) = known.insert(zone.id, (offer.server, zone)) else {
+                continue;
+            };
+            let is_shared = zone.kind == TARGET_ZONE && zone.uuid == before.uuid;
+            if other != offer.server && !is_shared {
+                return Err(format!(
+                    "data zone {} is of metadata server {other}, and another one of server {}: \
+                     give the zones of all servers different numbers",
+                    zone.id, offer.server
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The zones that lie on the same device, for each device. A target has one zone.

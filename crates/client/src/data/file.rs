@@ -22,7 +22,7 @@ use proto::placement::Layout;
 use proto::prealloc::Stream;
 use proto::ranges::HeldRanges;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Rights, Segment, Timestamp};
+use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Rights, Segment, ServerId, Timestamp};
 
 use super::budget::Claim;
 use super::class::Class;
@@ -161,6 +161,8 @@ pub(super) struct FileState {
 pub struct File {
     pub(super) ctx: Rc<DataContext>,
     pub(super) ino: Ino,
+    /// The metadata server that has it.
+    pub(super) server: ServerId,
     /// The zones that it may lie in, and their pool.
     pub(super) class: RefCell<Rc<Class>>,
     /// The text of its layout; `None`: it is not known.
@@ -376,9 +378,11 @@ fn join_edits(last: &mut Edit, next: &Edit) -> bool {
 impl File {
     /// The content of inode `ino`, with no layout loaded and no right held.
     pub(super) fn new(ctx: &Rc<DataContext>, ino: Ino, attr: &Attr) -> Rc<File> {
+        let server = ctx.rpc.server_of(ino);
         Rc::new(File {
             ctx: ctx.clone(),
             ino,
+            server,
             state: RefCell::new(FileState {
                 rights: Rights::empty(),
                 size: attr.size,
@@ -427,7 +431,7 @@ impl File {
                 generation: 0,
                 loss_reported: false,
             }),
-            class: RefCell::new(ctx.class(&[])),
+            class: RefCell::new(ctx.class(server, &[])),
             placement: RefCell::new(None),
             changed: Notify::new(),
             append: AsyncMutex::new(),

@@ -85,7 +85,7 @@ impl File {
             let class = self.class();
             let is_idle = match zone {
                 Some(zone) => idle.contains(&zone),
-                None => idle.iter().any(|&zone| class.allows(zone)),
+                None => self.ctx.zones_of(&class).iter().any(|zone| idle.contains(zone)),
             };
             if is_idle {
                 state.dirty.get_mut(&start).expect("listed").wanted = true;

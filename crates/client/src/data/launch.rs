@@ -10,7 +10,7 @@ use env::IoBuf;
 use proto::mds::Edit;
 use proto::ost::IO_BLOCKS_MAX;
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{Fault, FileBlock, Instant, PagId};
+use types::{Fault, FileBlock, Instant, PagId, ServerId};
 
 use super::budget::Claim;
 use super::context::DataContext;
@@ -132,7 +132,7 @@ impl File {
         }
         let DirtyRun { buf, claim, .. } = run;
         let generation = state.generation;
-        let session = self.ctx.session.get();
+        let session = self.ctx.sessions.of(self.server);
         self.ctx.flights.set(self.ctx.flights.get() + 1);
         let this = self.clone();
         self.ctx.env.spawn(async move {
@@ -397,18 +397,18 @@ impl DataContext {
         let end = addr + (buf.len() / BLOCK) as u64;
         let _held = disk.device.hold(buf.len());
         loop {
-            self.wait_for_lease().await?;
+            self.wait_for_lease(session).await?;
             disk.earlier_writes_done(session, (0, addr), end).await;
             if disk.is_lost() || disk.device.refuses() {
                 return Err(Fault::Io);
             }
-            if self.session.get() != session {
+            if !self.sessions.is_current(session) {
                 return Err(Fault::Evicted);
             }
-            if self.expired() || disk.is_written_earlier(session, (0, addr), end) {
+            if self.expired(session) || disk.is_written_earlier(session, (0, addr), end) {
                 continue;
             }
-            let permits = |session| self.session.get() == session && !self.expired();
+            let permits = |session| self.sessions.is_current(session) && !self.expired(session);
             match disk.write(session, addr, buf, permits).await? {
                 Written::Done(stamp) => return Ok(stamp),
                 Written::Again(back) => buf = back,
@@ -417,15 +417,26 @@ impl DataContext {
     }
 
     /// Waits until the session's lease permits using the devices.
-    pub(super) async fn wait_for_lease(&self) -> Result<(), Fault> {
-        while self.expired() {
-            self.rpc.wait_lease().await?;
+    ///
+    /// # Errors
+    /// `Evicted`: the session is lost. `Unreachable`: the client has ended.
+    pub(super) async fn wait_for_lease(&self, session: u64) -> Result<(), Fault> {
+        while let Some(server) = self.sessions.server(session) {
+            if !self.is_expired(server) {
+                return Ok(());
+            }
+            self.rpc.wait_lease(server).await?;
         }
-        Ok(())
+        Err(Fault::Evicted)
     }
 
-    pub(super) fn expired(&self) -> bool {
-        let ends: Instant = self.rpc.lease_ends();
+    /// Has the session no lease, or is it lost?
+    pub(super) fn expired(&self, session: u64) -> bool {
+        self.sessions.server(session).is_none_or(|server| self.is_expired(server))
+    }
+
+    fn is_expired(&self, server: ServerId) -> bool {
+        let ends: Instant = self.rpc.lease_ends(server);
         self.env.now() >= ends
     }
 }

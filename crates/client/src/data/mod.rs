@@ -52,6 +52,7 @@ mod resize;
 mod schedule;
 mod sealed;
 mod segments;
+mod session_numbers;
 mod space;
 mod stamps;
 mod stillness;

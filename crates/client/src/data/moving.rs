@@ -122,7 +122,7 @@ impl File {
                 return Ok(MoveStep::NeedsRoom);
             }
             let reserved = room.reserved.as_mut().expect("there is room");
-            (self.place_copies(state, &pieces, reserved), next, self.ctx.session.get())
+            (self.place_copies(state, &pieces, reserved), next, self.ctx.sessions.of(self.server))
         };
         let blocks = copies.iter().map(|copy| copy.new.len).sum();
         if copies.iter().any(|copy| zones.contains(&copy.new.pag)) {
@@ -198,7 +198,7 @@ impl File {
     /// The copies became part of no file. `written`: something may have been written there, and no
     /// write is in flight any more.
     fn give_up_copies(&self, session: u64, copies: &[Copy], written: bool) {
-        if self.ctx.session.get() != session {
+        if !self.ctx.sessions.is_current(session) {
             return;
         }
         for Copy { new: Mapped { pag, addr, len, .. }, .. } in copies {
@@ -214,7 +214,7 @@ impl File {
     /// Copies all pieces that have content, and makes the copies stable. Returns when nothing is in
     /// flight.
     async fn copy_all(self: &Rc<Self>, session: u64, copies: &[Copy]) -> Result<(), Fault> {
-        self.ctx.wait_for_lease().await?;
+        self.ctx.wait_for_lease(session).await?;
         self.ctx.flights.set(self.ctx.flights.get() + 1);
         let mut parts = Vec::new();
         for copy in copies.iter().filter(|copy| copy.old.written) {
@@ -269,7 +269,7 @@ impl File {
                 Some(Err(Refusal { fault, done })) => (Some(fault), done.min(part.len())),
                 None => (Some(Fault::Protocol), 0),
             };
-            if self.ctx.session.get() != session {
+            if !self.ctx.sessions.is_current(session) {
                 return Err(Fault::Evicted);
             }
             let state = &mut *self.state.borrow_mut();

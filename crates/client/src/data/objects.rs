@@ -141,7 +141,7 @@ impl File {
             state.flights.insert(id, targets);
             // Behind the size nobody relies on it.
             let counts = from < state.size.div_ceil(BLOCK_U64);
-            let (generation, session) = (state.generation, self.ctx.session.get());
+            let (generation, session) = (state.generation, self.ctx.sessions.of(self.server));
             self.ctx.flights.set(self.ctx.flights.get() + 1);
             let (this, object) = (self.clone(), object.clone());
             self.ctx.env.spawn(async move {
@@ -260,15 +260,15 @@ impl File {
         let place = (object.number.0, addr);
         let mut newest = None;
         loop {
-            ctx.wait_for_lease().await?;
+            ctx.wait_for_lease(session).await?;
             disk.earlier_writes_done(session, place, end).await;
-            if ctx.session.get() != session {
+            if !ctx.sessions.is_current(session) {
                 return Err(Fault::Evicted);
             }
             if disk.is_lost() {
                 return Err(Fault::Io);
             }
-            if ctx.expired() || disk.is_written_earlier(session, place, end) {
+            if ctx.expired(session) || disk.is_written_earlier(session, place, end) {
                 continue;
             }
             let (device, may, data) = (disk.device.clone(), object.may.get(), data.clone());
@@ -280,7 +280,7 @@ impl File {
             };
             let blocks = (object.number.0, addr, end);
             match disk.change_object(session, blocks, change).await {
-                Err(Fault::AccessDenied) if ctx.session.get() != session => {
+                Err(Fault::AccessDenied) if !ctx.sessions.is_current(session) => {
                     return Err(Fault::Evicted);
                 }
                 Err(Fault::AccessDenied) => self.renew(object, pag, &mut newest).await?,

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use proto::mds::{PagRun, UnplacedPiece};
 use proto::prealloc::Stream;
 use types::limits::PLACE_PIECES_MAX;
-use types::{Fault, FileBlock, PagId};
+use types::{Fault, FileBlock, PagId, ServerId};
 
 use super::class::Class;
 use super::context::DataContext;
@@ -185,10 +185,10 @@ impl File {
         if !known {
             return;
         }
-        let (ctx, ino) = (ctx.clone(), self.ino);
+        let (ctx, ino, server) = (ctx.clone(), self.ino, self.server);
         ctx.env.clone().spawn(async move {
             if handle.is_none() {
-                ctx.return_free().await;
+                ctx.return_free(server).await;
             }
             // The server also learns it when the session ends.
             let _ = ctx.rpc.end_placing(ino, handle).await;
@@ -209,7 +209,7 @@ impl DataContext {
         // The server itself grants nothing of zones that drain.
         let shunned = self.disks.arrivals.shunned.borrow().clone();
         let is_out = |zone: &PagId| !class.allows(*zone) || shunned.contains(zone);
-        without.extend(self.disks.numbers().into_iter().filter(is_out));
+        without.extend(self.disks.numbers(class.server).into_iter().filter(is_out));
         (hint, without)
     }
 
@@ -227,14 +227,14 @@ impl DataContext {
         }
     }
 
-    /// Returns the blocks that nothing accepted needs, and that wait for no file.
-    pub(super) async fn return_free(&self) {
-        let classes = self.each_class();
+    /// Returns the server's blocks that nothing accepted needs, and that wait for no file.
+    pub(super) async fn return_free(&self, server: ServerId) {
+        let classes = self.classes_of(server);
         let runs = classes.iter().flat_map(|class| {
             let runs = class.pool.drain_free();
             class.grants.note_returned(&runs);
             runs
         });
-        self.return_runs(runs.collect()).await;
+        self.return_runs(server, runs.collect()).await;
     }
 }

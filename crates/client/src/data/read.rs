@@ -170,7 +170,7 @@ impl File {
         let env = &self.ctx.env;
         let devices = parts.iter().filter(|part| !matches!(part, Source::Memory(_))).count();
         if devices > 0 {
-            self.ctx.wait_for_lease().await?;
+            self.ctx.wait_for_lease(self.ctx.sessions.of(self.server)).await?;
         }
         let mut out = Vec::with_capacity(parts.len());
         let mut reads = Vec::new();

@@ -13,10 +13,11 @@
 //!   waiting writer needs: so no two waiting writers take blocks from each other for ever.
 
 use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use proto::mds::Leased;
-use types::{Duration, Fault, PagId};
+use types::{Duration, Fault, PagId, ServerId};
 
 use super::class::{Class, GRANT_MAX};
 use super::context::DataContext;
@@ -202,9 +203,12 @@ impl DataContext {
         }
     }
 
-    /// What the next request with commits is to ask for, too.
-    pub(super) fn rider(&self) -> Option<Rider> {
-        self.each_class().into_iter().find_map(|class| {
+    /// What the request with these commits is to ask for, too, of one of their servers.
+    pub(super) fn rider(&self, commits: &[Commit]) -> Option<Rider> {
+        let servers: BTreeSet<ServerId> =
+            commits.iter().map(|commit| self.rpc.server_of(commit.ino)).collect();
+        let classes = self.each_class().into_iter();
+        classes.filter(|class| servers.contains(&class.server)).find_map(|class| {
             let lack = self.lack(&class).filter(|_| !class.grants.is_expected())?;
             if !self.can_ride(&class, &lack) {
                 return None;
@@ -226,7 +230,7 @@ impl DataContext {
             let Rider { class, blocks, hint } = rider;
             let transfer = Transfer::begin(&this.transfers);
             let (hint, unreachable) = this.grant_zones(&class, hint);
-            let asked = SpaceRequest { hint, blocks, unreachable };
+            let asked = SpaceRequest { server: class.server, hint, blocks, unreachable };
             let (answers, granted) = this.rpc.commit_and_refill(commits, sync, asked).await;
             class.grants.riding.set(false);
             if let Some(granted) = granted {
@@ -261,10 +265,11 @@ impl DataContext {
         let grants = &class.grants;
         grants.refilling.set(true);
         let transfer = Transfer::begin(&self.transfers);
-        let (hint, without) = self.grant_zones(class, hint);
+        let (hint, unreachable) = self.grant_zones(class, hint);
+        let server = class.server;
         let result = match self.has_no_device(class) {
             Some(fault) => Err(fault),
-            None => self.rpc.space(hint, blocks, without).await,
+            None => self.rpc.space(SpaceRequest { server, hint, blocks, unreachable }).await,
         };
         grants.refilling.set(false);
         let result = self.take_grant(class, blocks, hint, result);
@@ -283,6 +288,9 @@ impl DataContext {
         }
         if !class.grants.lacks_zones.replace(true) {
             let which = match &class.zones[..] {
+                [] if self.sessions.servers().len() > 1 => {
+                    format!("metadata server {} has no data zone yet", class.server)
+                }
                 [] => "the file system has no data zone yet".to_owned(),
                 zones => {
                     let list: Vec<String> = zones.iter().map(ToString::to_string).collect();
@@ -479,11 +487,11 @@ impl DataContext {
             for other in self.each_class() {
                 // What waits for files of this class keeps no other file from a block.
                 let is_other = other.zones != class.zones || !self.allocation.delegated;
-                if is_other && other.grants.waiting.get() == 0 {
+                if other.server == class.server && is_other && other.grants.waiting.get() == 0 {
                     runs.extend(other.pool.drain_unused());
                 }
             }
-            self.return_runs(runs).await;
+            self.return_runs(class.server, runs).await;
             let _ = self.rpc.commit(Vec::new(), true).await;
         } else {
             self.env.sleep(RETRY_PAUSE * tries).await;
@@ -495,10 +503,11 @@ impl DataContext {
         if self.writes_in_flight() > 0 { Vec::new() } else { class.pool.drain_tainted() }
     }
 
-    pub(super) async fn return_runs(&self, runs: Vec<PoolRun>) {
+    /// Returns blocks to the server, which has granted them.
+    pub(super) async fn return_runs(&self, server: ServerId, runs: Vec<PoolRun>) {
         let _transfer = (!runs.is_empty()).then(|| Transfer::begin(&self.transfers));
         if !runs.is_empty()
-            && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
+            && let Err(fault) = self.rpc.return_space(server, to_wire(&runs)).await
         {
             self.rpc.log(&format!("cannot return unused space to the server: {fault}"));
         }
@@ -539,19 +548,19 @@ impl DataContext {
         }
     }
 
-    /// The session is lost, and all granted blocks with it.
-    pub(super) fn forget_space(&self) {
+    /// The session with the server is lost, and all blocks with it that it has granted.
+    pub(super) fn forget_space(&self, server: ServerId) {
         self.transfers.changes.set(self.transfers.changes.get() + 1);
-        for class in self.each_class() {
+        for class in self.classes_of(server) {
             class.pool.forget();
             class.grants.forget();
         }
-        self.transfers.asked.forget();
+        self.transfers.asked.forget(|ino| self.rpc.server_of(ino) == server);
     }
 
     /// See [`crate::boundary::DataHalf::return_pool`].
     pub(super) async fn return_pool(&self) {
-        let mut runs = Vec::new();
+        let mut runs: BTreeMap<ServerId, Vec<PoolRun>> = BTreeMap::new();
         for class in self.each_class() {
             // A grant in progress would arrive in a pool that nobody returns.
             loop {
@@ -561,20 +570,20 @@ impl DataContext {
                 }
                 granted.await;
             }
-            runs.extend(class.pool.drain(0));
+            runs.entry(class.server).or_default().extend(class.pool.drain(0));
         }
         let _transfer = Transfer::begin(&self.transfers);
-        if !runs.is_empty()
-            && let Err(fault) = self.rpc.return_space(to_wire(&runs)).await
-        {
-            self.rpc.log(&format!("cannot return the space pool to the server: {fault}"));
+        for (server, runs) in runs.into_iter().filter(|(_, runs)| !runs.is_empty()) {
+            if let Err(fault) = self.rpc.return_space(server, to_wire(&runs)).await {
+                self.rpc.log(&format!("cannot return the space pool to the server: {fault}"));
+            }
         }
     }
 
     /// See [`crate::boundary::DataHalf::return_unused`].
-    pub(super) async fn return_unused(&self) {
+    pub(super) async fn return_unused(&self, server: ServerId) {
         let mut runs = Vec::new();
-        for class in self.each_class() {
+        for class in self.classes_of(server) {
             class.grants.size.set(1);
             class.grants.quiet_until.set(self.env.now() + SCARCE);
             runs.extend(self.returnable_tainted(&class));
@@ -584,7 +593,7 @@ impl DataContext {
             }
         }
         let _transfer = Transfer::begin(&self.transfers);
-        if let Err(fault) = self.rpc.return_space(to_wire(&runs)).await {
+        if let Err(fault) = self.rpc.return_space(server, to_wire(&runs)).await {
             self.rpc.log(&format!("cannot return space that other clients need: {fault}"));
         }
     }
@@ -606,7 +615,7 @@ impl DataContext {
                 let mut runs = class.pool.drain_aside(|zone| zones.contains(&zone));
                 runs.extend(class.pool.drain_zones(&zones));
                 class.grants.note_returned(&runs);
-                self.return_runs(runs).await;
+                self.return_runs(class.server, runs).await;
                 let stock: u64 = zones.into_iter().map(|zone| class.pool.stock(zone)).sum();
                 let busy = class.grants.refilling.get();
                 // A server that grants blocks there again has news for this client.
@@ -640,7 +649,7 @@ impl DataContext {
                 runs.extend(class.pool.drain_aside(|pag| self.disks.is_absent(pag)));
                 runs.extend(class.pool.drain_free());
                 class.grants.note_returned(&runs);
-                self.return_runs(runs).await;
+                self.return_runs(class.server, runs).await;
                 continue;
             }
             let keep = if class.grants.used.replace(false) {
@@ -656,7 +665,7 @@ impl DataContext {
                 runs.extend(class.pool.drain(keep));
             }
             class.grants.note_returned(&runs);
-            self.return_runs(runs).await;
+            self.return_runs(class.server, runs).await;
         }
     }
 }

@@ -116,7 +116,7 @@ impl DataDevice {
     /// The target at `path`; it is met in a task of its own.
     pub fn new_target(
         env: &Env,
-        zone: &PagInfo,
+        (server, zone): (ServerId, &PagInfo),
         path: &str,
         watch: &Rc<Watch>,
         meeting: &Meeting,
@@ -136,7 +136,8 @@ impl DataDevice {
             room: Rc::default(),
             targets,
         };
-        let mut device = DataDevice::without_file(env, std::slice::from_ref(zone), path, watch);
+        let zones = (server, std::slice::from_ref(zone));
+        let mut device = DataDevice::without_file(env, zones, path, watch);
         device.target = Some(link);
         let device = Rc::new(device);
         env.spawn(meet(env.clone(), Rc::downgrade(&device)));

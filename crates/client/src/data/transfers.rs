@@ -95,8 +95,8 @@ impl Asked {
         self.turns.available() < AT_ONCE
     }
 
-    /// The session is lost: the server has forgotten all of it.
-    pub fn forget(&self) {
-        self.files.take();
+    /// A session is lost: its server has forgotten all of it.
+    pub fn forget(&self, of_session: impl Fn(Ino) -> bool) {
+        self.files.borrow_mut().retain(|ino, _| !of_session(*ino));
     }
 }

@@ -377,7 +377,7 @@ impl File {
         let buf = self.ctx.env.buffer(BLOCK);
         let mut buf = match piece {
             Some((Mapped { written: true, pag, addr, .. }, object)) => {
-                self.ctx.wait_for_lease().await?;
+                self.ctx.wait_for_lease(self.ctx.sessions.of(self.server)).await?;
                 let source = match object {
                     Some(object) => Source::Target { object, pag, addr, blocks: 1 },
                     None => Source::Device { pag, addr, blocks: 1 },

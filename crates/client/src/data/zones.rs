@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use proto::mds::{PagInfo, TARGET_ZONE, ZoneList};
-use types::{Fault, PagId};
+use types::{Fault, PagId, ServerId};
 
 use super::context::DataContext;
 use super::device_open::zone_names;
@@ -39,30 +39,44 @@ impl DataContext {
             if arrivals.refused.borrow().contains(&pag) {
                 return Err(Fault::Io);
             }
-            let list = match self.rpc.zones().await {
-                // A server that cannot be asked never adds zones.
-                Err(Fault::Unsupported) => return Err(Fault::Corrupt),
-                list => list?,
-            };
-            if list.zones.iter().all(|zone| zone.id != pag) {
-                return Err(Fault::Corrupt);
-            }
-            self.zones_reported(&list);
+            self.ask_for_zone(pag).await?;
         }
     }
 
+    /// Asks the servers for their zones, until one has this zone.
+    ///
+    /// # Errors
+    /// `Corrupt`: none has. Else those of the requests.
+    async fn ask_for_zone(self: &Rc<Self>, pag: PagId) -> Result<(), Fault> {
+        for server in self.sessions.servers() {
+            let list = match self.rpc.zones(server).await {
+                // A server that cannot be asked never adds zones.
+                Err(Fault::Unsupported) => continue,
+                list => list?,
+            };
+            if list.zones.iter().any(|zone| zone.id == pag) {
+                self.zones_reported(server, &list);
+                return Ok(());
+            }
+        }
+        Err(Fault::Corrupt)
+    }
+
     /// See [`crate::boundary::DataHalf::zones_reported`].
-    pub(super) fn zones_reported(self: &Rc<Self>, list: &ZoneList) {
-        self.zones_offered(&list.zones);
-        *self.disks.arrivals.lost_ids.borrow_mut() = list.lost.iter().copied().collect();
+    pub(super) fn zones_reported(self: &Rc<Self>, server: ServerId, list: &ZoneList) {
+        self.zones_offered(server, &list.zones);
+        self.disks.arrivals.lost_ids.set(server, &list.lost);
         self.mark_lost();
-        self.mark_leaving(list.leaving.iter().copied().collect());
+        self.mark_leaving(server, &list.leaving);
     }
 
     /// Nothing new goes to the zones that drain, as far as others have room; what the pools have of
     /// them goes back.
-    fn mark_leaving(self: &Rc<Self>, leaving: BTreeSet<PagId>) {
-        let before = self.disks.arrivals.leaving.replace(leaving.clone());
+    fn mark_leaving(self: &Rc<Self>, server: ServerId, leaving: &[PagId]) {
+        let arrivals = &self.disks.arrivals;
+        let before = arrivals.leaving.all();
+        arrivals.leaving.set(server, leaving);
+        let leaving = arrivals.leaving.all();
         for zone in leaving.difference(&before) {
             self.rpc.log(&format!("data zone {zone} drains, as the administrator says"));
         }
@@ -81,7 +95,7 @@ impl DataContext {
     }
 
     /// See [`crate::boundary::DataHalf::zones_offered`].
-    pub(super) fn zones_offered(self: &Rc<Self>, zones: &[PagInfo]) {
+    pub(super) fn zones_offered(self: &Rc<Self>, server: ServerId, zones: &[PagInfo]) {
         let arrivals = &self.disks.arrivals;
         let is_coming = |zone: &PagInfo| {
             arrivals.opening.borrow().contains(&zone.id)
@@ -97,9 +111,9 @@ impl DataContext {
         }
         for zones in by_device(&new) {
             if zones[0].kind == TARGET_ZONE {
-                self.meet_target(&zones[0]);
+                self.meet_target(server, &zones[0]);
             } else {
-                self.open_zones(zones);
+                self.open_zones(server, zones);
             }
         }
     }
@@ -117,20 +131,21 @@ impl DataContext {
     }
 
     /// Meets a target that the client does not know.
-    fn meet_target(self: &Rc<Self>, zone: &PagInfo) {
+    fn meet_target(self: &Rc<Self>, server: ServerId, zone: &PagInfo) {
         let (path, _) = self.disks.path_of(std::slice::from_ref(zone)).unwrap_or_default();
         let names = zone_names(std::slice::from_ref(zone));
         self.rpc.log(&format!("{names}, a target, has been added, at {path}"));
-        self.disks.insert_target(&self.env, zone, &path);
+        self.disks.insert_target(&self.env, (server, zone), &path);
         self.mark_lost();
         self.disks.arrivals.opened.notify_all();
     }
 
     /// Opens the device of zones that the client does not know.
-    fn open_zones(self: &Rc<Self>, zones: Vec<PagInfo>) {
+    fn open_zones(self: &Rc<Self>, server: ServerId, zones: Vec<PagInfo>) {
         let arrivals = &self.disks.arrivals;
         let is_known = |uuid| {
-            self.disks.devices().any(|device| device.infos().iter().any(|zone| zone.device == uuid))
+            let mut of_server = self.disks.devices().filter(|device| device.server == server);
+            of_server.any(|device| device.infos().iter().any(|zone| zone.device == uuid))
         };
         let (path, _) = match self.disks.path_of(&zones) {
             Ok(path) if !is_known(zones[0].device) => path,
@@ -144,12 +159,12 @@ impl DataContext {
             }
         };
         arrivals.opening.borrow_mut().extend(zones.iter().map(|zone| zone.id));
-        let (weak, opening) = (Rc::downgrade(self), self.disks.opening.clone());
+        let (weak, opening) = (Rc::downgrade(self), self.disks.opening(server).clone());
         self.env.spawn(async move {
             let found = opening.open_in_time(&zones, &path).await;
             let Some(ctx) = weak.upgrade() else { return };
             ctx.rpc.log(&format!("{} has been added, at {path}", zone_names(&zones)));
-            ctx.disks.insert(&ctx.env, &zones, &path, found, |text| ctx.rpc.log(text));
+            ctx.disks.insert(&ctx.env, (server, &zones), &path, found, |text| ctx.rpc.log(text));
             let arrivals = &ctx.disks.arrivals;
             arrivals.opening.borrow_mut().retain(|id| zones.iter().all(|zone| zone.id != *id));
             ctx.mark_lost();
@@ -163,11 +178,11 @@ impl DataContext {
     /// Marks the zones that the server called lost, and no others.
     fn mark_lost(self: &Rc<Self>) {
         let arrivals = &self.disks.arrivals;
-        let zones = self.disks.zones();
+        let (zones, lost_ids) = (self.disks.zones(), arrivals.lost_ids.all());
         let mut changed = false;
         for zone in &zones {
             let id = zone.info().id;
-            let lost = arrivals.lost_ids.borrow().contains(&id);
+            let lost = lost_ids.contains(&id);
             if !zone.set_lost(lost) {
                 continue;
             }
@@ -194,6 +209,6 @@ impl DataContext {
     /// See [`crate::boundary::DataHalf::any_out_of_service`].
     pub(super) fn any_out_of_service(&self) -> bool {
         let arrivals = &self.disks.arrivals;
-        !arrivals.lost_ids.borrow().is_empty() || !arrivals.leaving.borrow().is_empty()
+        !arrivals.lost_ids.is_empty() || !arrivals.leaving.is_empty()
     }
 }

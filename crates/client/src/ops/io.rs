@@ -111,7 +111,7 @@ impl Client {
     ) -> Result<u32, Fault> {
         self.core.check_writable()?;
         let file = self.core.handles.any_file(handle)?;
-        let client = self.core.rpc.home().client();
+        let client = self.core.rpc.of(file.inode.ino).client();
         let stream = Some(Stream { client, handle: handle.0, process: caller.pid });
         if !flags.write_back_cache {
             file.report_write_error()?;

@@ -178,7 +178,7 @@ impl Client {
                 return Ok(MigrateStep::There);
             }
             self.check_attributes(move_).await?;
-            move_.spare = Some(self.spare(move_.placement()).await?);
+            move_.spare = Some(self.spare(move_.ino, move_.placement()).await?);
             core.rpc.sync().await?;
             return Ok(MigrateStep::Copied(0));
         };
@@ -336,7 +336,8 @@ impl Client {
             end += bytes.len();
         }
         let inode = core.handles.file(spare)?.inode.clone();
-        let stream = Stream { client: core.rpc.home().client(), handle: spare.0, process: 0 };
+        let client = core.rpc.of(inode.ino).client();
+        let stream = Stream { client, handle: spare.0, process: 0 };
         let guard = core.acquire_io(&inode, Rights::DATA_X, Service::Plain, (0, 0)).await?;
         let (_, written) = guard.file().write(Some(at), buffer, len, Some(stream)).await?;
         check_not_lost(&guard)?;

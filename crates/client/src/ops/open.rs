@@ -211,19 +211,20 @@ impl Client {
     }
 
     /// Creates and opens a file without a name that has this placement (empty: the default), for
-    /// a copy of the content of another file.
+    /// a copy of the content of the file `of`, at the same server.
     ///
     /// # Errors
     /// `Unsupported`: the server is of an older release. `NoSpace`: no object target takes it.
     /// `Invalid`: the placement names a data zone that there is not.
-    pub(crate) async fn spare(&self, placement: Vec<u8>) -> Result<Handle, Fault> {
+    pub(crate) async fn spare(&self, of: Ino, placement: Vec<u8>) -> Result<Handle, Fault> {
         let core = &self.core;
         core.check_writable()?;
-        if core.rpc.home().agreed().0 < LAYOUT_SWAPS {
+        if core.rpc.of(of).agreed().0 < LAYOUT_SWAPS {
             return Err(Fault::Unsupported);
         }
         let op = Op::CreateTmpfile {
-            dir: Ino::ROOT,
+            // The root directory of the shard: the server of the file executes it.
+            dir: Ino(u64::from(of.shard().0) << 56 | Ino::ROOT.0),
             node: NewNode::plain(FileKind::Regular, 0o600, 0),
             want: WANT_NEW,
             placement: Appended(Some(Bytes(placement))),

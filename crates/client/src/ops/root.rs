@@ -21,10 +21,9 @@ impl Client {
     /// fails, less can be reported then.
     pub(crate) async fn cache_root_info(&self) {
         let ino = self.root();
-        let ops = vec![Op::Statfs {}, Op::ListXattr { ino, want: Rights::ATTR }];
-        if let Ok(reply) = self.core.rpc.call(Call::ops(&Caller::default(), ops)).await {
-            let _ = self.core.keep_statfs(&reply);
-        }
+        let op = Op::ListXattr { ino, want: Rights::ATTR };
+        let _ = self.core.rpc.call(Call::one(&Caller::default(), op)).await;
+        let _ = self.core.statfs_of_servers().await;
     }
 
     /// The output of `ask` about the inode. For the mounted directory, while the server is silent:

@@ -1,6 +1,6 @@
 //! Space, and syncfs.
 
-use proto::mds::{Op, OpReply, Reply};
+use proto::mds::{Op, OpReply};
 use types::{Duration, Fault};
 
 use crate::api::{Caller, Statfs};
@@ -35,7 +35,7 @@ impl Client {
         loop {
             core.env.timeout(PENDING, data.pool_idle()).await;
             let moves = data.pool_transfers();
-            let statfs = self.statfs_of_server().await?;
+            let statfs = core.statfs_of_servers().await?;
             tries -= 1;
             // Blocks on their way to the pool are no longer free at the server, and not yet free
             // here.
@@ -49,13 +49,6 @@ impl Client {
     fn with_pool(&self, statfs: Statfs) -> Statfs {
         let free = statfs.blocks_free.saturating_add(self.core.data().unused_blocks());
         Statfs { blocks_free: free.min(statfs.blocks), ..statfs }
-    }
-
-    /// Space as the server counts it: blocks in pools are not free.
-    async fn statfs_of_server(&self) -> Result<Statfs, Fault> {
-        let asked = Call::one(&Caller::default(), Op::Statfs {});
-        let reply = self.core.rpc.call(asked).await?;
-        self.core.keep_statfs(&reply)
     }
 
     /// Makes everything of this client durable.
@@ -72,17 +65,26 @@ impl Client {
 }
 
 impl Core {
-    /// Keeps the result of the first operation of a request, which is STATFS: it answers while the
-    /// server is silent.
-    pub(super) fn keep_statfs(&self, reply: &Reply) -> Result<Statfs, Fault> {
-        let OpReply::Statfs { statfs } = result(reply, 0)? else { return Err(Fault::Protocol) };
-        let statfs = Statfs {
-            blocks: statfs.blocks,
-            blocks_free: statfs.blocks_free,
-            inodes: statfs.inodes.saturating_add(statfs.inodes_free),
-            inodes_free: statfs.inodes_free,
-        };
-        self.statfs.set(Some(statfs));
-        Ok(statfs)
+    /// Space as the servers count it, added up: blocks in pools are not free. It is kept, to answer
+    /// while a server is silent.
+    pub(super) async fn statfs_of_servers(&self) -> Result<Statfs, Fault> {
+        let asked = self.rpc.all().into_iter().map(|session| {
+            let call = Call::one(&Caller::default(), Op::Statfs {});
+            self.env.spawn_join(async move { session.call(call).await })
+        });
+        let mut sum = Statfs::default();
+        for answer in asked.collect::<Vec<_>>() {
+            let reply = answer.await?;
+            let OpReply::Statfs { statfs } = result(&reply, 0)? else {
+                return Err(Fault::Protocol);
+            };
+            sum.blocks = sum.blocks.saturating_add(statfs.blocks);
+            sum.blocks_free = sum.blocks_free.saturating_add(statfs.blocks_free);
+            sum.inodes = sum.inodes.saturating_add(statfs.inodes);
+            sum.inodes = sum.inodes.saturating_add(statfs.inodes_free);
+            sum.inodes_free = sum.inodes_free.saturating_add(statfs.inodes_free);
+        }
+        self.statfs.set(Some(sum));
+        Ok(sum)
     }
 }

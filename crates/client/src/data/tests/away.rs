@@ -132,7 +132,7 @@ fn lost_target_fails_at_once_also_what_waits_for_it() {
         let zones: Vec<_> = [1, 2].map(|id| rig.ctx.disks.get(PagId(id)).unwrap()).into();
         let zones = zones.iter().map(|zone| zone.info().clone()).collect();
         let lost = ZoneList { zones, lost: vec![PagId(1)], leaving: Vec::new() };
-        rig.ctx.zones_reported(&lost);
+        rig.ctx.zones_reported(HOME, &lost);
         let begun = rig.env.now();
         assert_eq!(read.await, Some(Fault::Io));
         assert_eq!(sync.await, Err(Fault::Io));
@@ -143,7 +143,7 @@ fn lost_target_fails_at_once_also_what_waits_for_it() {
         assert!(other.read(0, BLOCK).await.unwrap().to_vec() == [1; BLOCK]);
         // It is found again: the write that waited comes first, and nothing else is mixed in.
         rig.server.targets[0].start();
-        rig.ctx.zones_reported(&ZoneList { lost: Vec::new(), ..lost });
+        rig.ctx.zones_reported(HOME, &ZoneList { lost: Vec::new(), ..lost });
         rig.write(&gone, 0, &[6; BLOCK]).await.unwrap();
         assert_eq!(gone.fsync(false).await, Ok(true));
         rig.env.sleep(Duration::from_secs(5)).await;
@@ -306,7 +306,7 @@ fn write_of_a_lost_session_never_follows_one_of_the_next() {
         rig.write(&file, 0, &[2; 2 * BLOCK]).await.unwrap();
         file.launch_all();
         rig.env.sleep(Duration::from_secs(1)).await;
-        rig.ctx.evicted(ClientId(5));
+        rig.ctx.evicted(HOME, ClientId(5));
         rig.acquire(&file);
         rig.write(&file, 0, &[3; 2 * BLOCK]).await.unwrap();
         file.launch_all();

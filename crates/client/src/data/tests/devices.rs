@@ -241,10 +241,15 @@ fn zones_of_one_device_share_its_state() {
             targets: Default::default(),
         };
         let pags = [info(1, 64), PagInfo { device: Uuid([1; 16]), ..info(2, 64) }];
-        let ctx =
-            DataContext::open(env.clone(), config, ClientId(9), FS, &pags, rig.server.clone())
-                .await
-                .expect("one path is given for both");
+        let ctx = DataContext::open(
+            env.clone(),
+            config,
+            FS,
+            offer(ClientId(9), &pags),
+            rig.server.clone(),
+        )
+        .await
+        .expect("one path is given for both");
         kill(&disk);
         let zone = ctx.disks.get(PagId(2)).unwrap().clone();
         assert_eq!(zone.read(3, env.buffer(BLOCK)).await.0, Err(Fault::Io));
@@ -252,7 +257,7 @@ fn zones_of_one_device_share_its_state() {
         let states: Vec<_> = ctx.devices().iter().map(|device| device.state).collect();
         assert_eq!(states, ["absent", "absent"]);
         assert_eq!(logged(&rig, "data zones 1, 2 at both is absent"), 1);
-        assert_eq!(ctx.class(&[]).pool.avoided(), [PagId(1), PagId(2)]);
+        assert_eq!(ctx.class(HOME, &[]).pool.avoided(), [PagId(1), PagId(2)]);
         disk.heal();
         disk.poke(67 * BLOCK_U64, &[9; BLOCK]);
         let other = ctx.disks.get(PagId(1)).unwrap().clone();
@@ -260,7 +265,7 @@ fn zones_of_one_device_share_its_state() {
         env.sleep(Duration::from_secs(2)).await;
         let (read, block) = zone.read(3, env.buffer(BLOCK)).await;
         assert!(read.is_ok() && block[..] == [9; BLOCK], "from the start of its slice");
-        assert!(ctx.class(&[]).pool.avoided().is_empty());
+        assert!(ctx.class(HOME, &[]).pool.avoided().is_empty());
     });
 }
 
@@ -283,10 +288,15 @@ fn missing_device_does_not_fail_the_mount_and_is_locked_when_it_comes() {
             targets: Default::default(),
         };
         let pags = [info(2, 64)];
-        let ctx =
-            DataContext::open(env.clone(), config, ClientId(9), FS, &pags, rig.server.clone())
-                .await
-                .expect("a missing device fails no mount");
+        let ctx = DataContext::open(
+            env.clone(),
+            config,
+            FS,
+            offer(ClientId(9), &pags),
+            rig.server.clone(),
+        )
+        .await
+        .expect("a missing device fails no mount");
         assert_eq!(ctx.devices()[0].state, "absent");
         // Another zone comes: refused and named.
         inner.attach("late", &disk);
@@ -325,7 +335,8 @@ fn client_stopped_during_its_mount_has_the_devices_that_answer() {
                     targets: Default::default(),
                 };
                 let pags = [info(1, 512), info(2, 512)];
-                let ctx = DataContext::open(its, config, ClientId(9), FS, &pags, server).await;
+                let ctx =
+                    DataContext::open(its, config, FS, offer(ClientId(9), &pags), server).await;
                 let ctx = ctx.expect("it mounts");
                 ctx.devices().iter().map(|device| device.state).collect::<Vec<_>>()
             });

@@ -302,7 +302,7 @@ fn eviction_drops_uncommitted_data_and_reports_it() {
         clean.fsync(false).await.unwrap();
         rig.write(&file, 0, &[1; 100_000]).await.unwrap();
         // The server frees the client's pool, as after a quarantine.
-        rig.ctx.evicted(ClientId(6));
+        rig.ctx.evicted(HOME, ClientId(6));
         rig.env.sleep(Duration::from_secs(1)).await;
         {
             let mut now = rig.server.now.borrow_mut();
@@ -331,7 +331,7 @@ fn write_waits_for_writes_of_a_lost_session_to_its_blocks() {
         rig.env.sleep(Duration::from_millis(10)).await;
         assert!(rig.ctx.writes_in_flight() > 0);
         // The device stalls for longer than the quarantine lasts.
-        rig.ctx.evicted(ClientId(6));
+        rig.ctx.evicted(HOME, ClientId(6));
         rig.env.sleep(Duration::from_secs(20)).await;
         {
             let mut now = rig.server.now.borrow_mut();
@@ -619,7 +619,7 @@ fn fsync_after_an_eviction_flushes_or_reports_bytes_written_in_place() {
                 rig.env.sleep(Duration::from_millis(1)).await;
             }
             assert!(!file.is_settled(), "nothing has flushed it");
-            rig.ctx.evicted(ClientId(6));
+            rig.ctx.evicted(HOME, ClientId(6));
             rig.acquire(&file);
             if fails {
                 rig.server.disks[0].fail(DiskAction::Flush, 1, DiskFault::Io);

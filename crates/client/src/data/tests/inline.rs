@@ -284,7 +284,7 @@ async fn fill(rig: Rig) -> Rig {
         at += 1;
     }
     rig.ctx.sync_all().await.unwrap();
-    assert_eq!(rig.ctx.class(&[]).pool.available(), 0);
+    assert_eq!(rig.ctx.class(HOME, &[]).pool.available(), 0);
     rig
 }
 
@@ -293,7 +293,7 @@ async fn fill_but(rig: Rig, file: &Rc<File>) -> Rig {
     file.claim_commit().await;
     let filler = rig.file(99);
     let mut at = 0;
-    while rig.ctx.class(&[]).pool.available() > 0 {
+    while rig.ctx.class(HOME, &[]).pool.available() > 0 {
         filler.fallocate(0, at * BLOCK_U64, BLOCK_U64).await.unwrap();
         at += 1;
     }
@@ -427,7 +427,7 @@ fn backing_block_takes_inline_data_that_grows_before_its_commit() {
             let rig = fill_but(rig, &file).await;
             file.launch_all();
             assert_eq!(
-                (file.state.borrow().backing_blocks(), rig.ctx.class(&[]).pool.available()),
+                (file.state.borrow().backing_blocks(), rig.ctx.class(HOME, &[]).pool.available()),
                 (1, 0)
             );
             let commits = rig.server.commits.get();

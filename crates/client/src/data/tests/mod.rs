@@ -39,15 +39,23 @@ use proto::wire::Bytes;
 use types::limits::{BLOCK, BLOCK_U64, PLACE_PIECES_MAX};
 use types::{
     Attr, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, Ino, Instant, ObjectId, PagBlock,
-    PagId, Rights, Segment, SegmentState, Timestamp, Uuid,
+    PagId, Rights, Segment, SegmentState, ServerId, Timestamp, Uuid,
 };
 
 use self::target::Target;
 use super::segments::{SegmentMap, from_wire_segment};
 use super::{DataConfig, DataContext, File, TargetSettings};
 use crate::boundary::{
-    Commit, CommitsAndGrant, Granted, LocalFuture, PlaceRequest, Refusal, Rpc, SpaceRequest,
+    Commit, CommitsAndGrant, Granted, LocalFuture, Offer, PlaceRequest, Refusal, Rpc, SpaceRequest,
 };
+
+/// The server of the files.
+pub const HOME: ServerId = ServerId(0);
+
+/// What that server offers.
+pub fn offer(client: ClientId, zones: &[PagInfo]) -> Vec<Offer> {
+    vec![Offer { server: HOME, client, zones: zones.to_vec() }]
+}
 
 /// Fills free blocks; writers in these tests never write it.
 pub const GARBAGE: u8 = 0xee;
@@ -255,12 +263,13 @@ impl Server {
 }
 
 impl Rpc for Server {
-    fn space(
-        &self,
-        hint: Option<PagId>,
-        blocks: u64,
-        unreachable: Vec<PagId>,
-    ) -> LocalFuture<'_, Result<Granted, Fault>> {
+    fn server_of(&self, ino: Ino) -> ServerId {
+        ServerId(u16::from(ino.shard().0))
+    }
+
+    fn space(&self, asked: SpaceRequest) -> LocalFuture<'_, Result<Granted, Fault>> {
+        let SpaceRequest { server, hint, blocks, unreachable } = asked;
+        assert_eq!(server, HOME, "the other server grants none");
         Box::pin(async move {
             self.grants.set(self.grants.get() + 1);
             self.delay().await;
@@ -333,7 +342,7 @@ impl Rpc for Server {
         Box::pin(async { Ok(()) })
     }
 
-    fn return_space(&self, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>> {
+    fn return_space(&self, _: ServerId, runs: Vec<PagRun>) -> LocalFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             self.delay().await;
             let mut now = self.now.borrow_mut();
@@ -350,7 +359,7 @@ impl Rpc for Server {
         })
     }
 
-    fn zones(&self) -> LocalFuture<'_, Result<ZoneList, Fault>> {
+    fn zones(&self, _: ServerId) -> LocalFuture<'_, Result<ZoneList, Fault>> {
         Box::pin(async move {
             self.delay().await;
             self.zones.borrow().clone().ok_or(Fault::Unsupported)
@@ -418,8 +427,7 @@ impl Rpc for Server {
             if answers.iter().any(Result::is_err) {
                 return (answers, None);
             }
-            let SpaceRequest { hint, blocks, unreachable } = refill;
-            let granted = self.space(hint, blocks, unreachable).await;
+            let granted = self.space(refill).await;
             (answers, Some(granted))
         })
     }
@@ -428,13 +436,13 @@ impl Rpc for Server {
         0
     }
 
-    fn lease_ends(&self) -> Instant {
+    fn lease_ends(&self, _: ServerId) -> Instant {
         self.lease.get()
     }
 
-    fn require_epoch(&self, _epoch: Epoch) {}
+    fn require_epoch(&self, _: ServerId, _: Epoch) {}
 
-    fn wait_lease(&self) -> LocalFuture<'_, Result<(), Fault>> {
+    fn wait_lease(&self, _: ServerId) -> LocalFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             while self.env.now() >= self.lease.get() {
                 self.env.sleep(Duration::from_millis(10)).await;
@@ -707,9 +715,10 @@ impl Rig {
                 ..TargetSettings::default()
             },
         };
-        let ctx = DataContext::open(env.clone(), config, ClientId(5), FS, &pags, server.clone())
-            .await
-            .expect("the devices are in order");
+        let ctx =
+            DataContext::open(env.clone(), config, FS, offer(ClientId(5), &pags), server.clone())
+                .await
+                .expect("the devices are in order");
         Rig { env, server, ctx }
     }
 

@@ -163,7 +163,7 @@ fn file_whose_zones_are_full_stays_where_it_is() {
 fn pools_leave_a_zone_that_drains_but_for_what_accepted_bytes_need() {
     for seed in 870..878 {
         run(seed, Setup { grant_max: 60, ..setup() }, |rig| async move {
-            let stock = |zone: u16| rig.ctx.class(&[]).pool.stock(PagId(zone));
+            let stock = |zone: u16| rig.ctx.class(HOME, &[]).pool.stock(PagId(zone));
             let first = rig.file(10);
             rig.write(&first, 0, &[1; 4 * BLOCK]).await.unwrap();
             assert_eq!(first.fsync(false).await, Ok(true));
@@ -183,10 +183,10 @@ fn pools_leave_a_zone_that_drains_but_for_what_accepted_bytes_need() {
             assert!(kept.len() > 300, "the client asks for less");
             rig.server.now.borrow_mut().free.retain(|(pag, _)| *pag != other);
             let file = rig.file(11);
-            let pool = rig.ctx.class(&[]).pool.clone();
+            let pool = rig.ctx.class(HOME, &[]).pool.clone();
             let reserved = pool.reserve(pool.available()).expect("so many are there");
             *rig.server.zones.borrow_mut() = Some(draining(&[zone]));
-            rig.ctx.zones_reported(&draining(&[zone]));
+            rig.ctx.zones_reported(HOME, &draining(&[zone]));
             rig.env.sleep(Duration::from_secs(1)).await;
             assert!(stock(zone) > 0 && pool.missing_for(0) == 0, "what is accepted has a place");
             rig.server.now.borrow_mut().free.extend(kept);

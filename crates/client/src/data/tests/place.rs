@@ -6,7 +6,7 @@ use std::rc::Rc;
 use types::limits::BLOCK_U64;
 use types::{Fault, PagId};
 
-use super::{File, Rig, Setup, run};
+use super::{File, HOME, Rig, Setup, run};
 
 const MIB: usize = 1 << 20;
 
@@ -152,7 +152,7 @@ fn unreadable_layout_is_the_default_one() {
         let file = written(&rig, 1, 2 * MIB).await;
         assert_eq!(zones(&file).await.len(), 1);
         assert!(rig.server.log.borrow().iter().any(|line| line.contains("`later`")));
-        assert!(rig.ctx.class(&[]).allows(PagId(1)));
+        assert!(rig.ctx.class(HOME, &[]).allows(PagId(1)));
         rig.finish(2048).await;
     });
 }

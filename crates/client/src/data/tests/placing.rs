@@ -14,7 +14,7 @@ fn setup(disks: u16) -> Setup {
 
 /// Blocks in the pool: all, reserved ones, those that wait for files.
 fn pool(rig: &Rig) -> (u64, u64, u64) {
-    let pool = &rig.ctx.class(&[]).pool;
+    let pool = &rig.ctx.class(HOME, &[]).pool;
     (pool.blocks(), pool.blocks() - pool.available(), pool.in_windows())
 }
 

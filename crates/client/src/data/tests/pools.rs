@@ -79,7 +79,7 @@ fn commit_that_fails_takes_no_refill_with_it_and_a_later_one_does() {
 fn large_allocation_comes_from_the_server_and_leaves_the_pools_to_small_files() {
     run(485, setup(1024), |rig| async move {
         rig.write(&rig.file(1), 0, &[1; BLOCK]).await.unwrap();
-        let class = rig.ctx.class(&[]);
+        let class = rig.ctx.class(HOME, &[]);
         let before = class.pool.available();
         assert!(before >= 1000);
         let grants_before = grants(&rig).0;
@@ -96,7 +96,7 @@ fn large_allocation_uses_the_pools_where_the_server_has_too_little() {
     let setup = Setup { blocks: 3_000, grant_max: 3_000, ..setup(1024) };
     run(486, setup, |rig| async move {
         rig.write(&rig.file(1), 0, &[1; BLOCK]).await.unwrap();
-        let class = rig.ctx.class(&[]);
+        let class = rig.ctx.class(HOME, &[]);
         let large = rig.ctx.reserve(&class, 2900, None).await.unwrap();
         assert_eq!(large.blocks(), 2900);
         drop(large);
@@ -110,7 +110,7 @@ fn writer_gets_the_last_blocks_that_come_with_commits_and_no_error() {
     let setup = Setup { blocks: 3_000, grant_max: 3_000, ..setup(512) };
     run(487, setup, |rig| async move {
         rig.write(&rig.file(1), 0, &[1; BLOCK]).await.unwrap();
-        let class = rig.ctx.class(&[]);
+        let class = rig.ctx.class(HOME, &[]);
         // The server has enough for a refill with the commit of this file.
         let mut kept = vec![rig.ctx.reserve(&class, 200, None).await.unwrap()];
         rig.server.held.set(rig.server.commits.get() + 1);
@@ -135,7 +135,7 @@ fn writer_gets_the_last_blocks_that_come_with_commits_and_no_error() {
 /// Small allocations, each a millisecond at least after the one before, of which the server has
 /// `blocks`; how many grants came with commits, how many apart, and whether the server had all.
 async fn allocate_at_random(rig: &Rig, seed: u64) -> (u64, u64, bool) {
-    let (class, mut rng) = (rig.ctx.class(&[]), SimRng::new(seed));
+    let (class, mut rng) = (rig.ctx.class(HOME, &[]), SimRng::new(seed));
     let mut kept = Vec::new();
     // This one waits: there is nothing yet.
     rig.write(&rig.file(1), 0, &[1; BLOCK]).await.unwrap();

@@ -97,7 +97,7 @@ fn write_that_waits_does_not_go_to_the_device_after_the_lease() {
 fn write_that_waits_does_not_go_to_the_device_after_an_eviction() {
     run(903, setup(), |rig| async move {
         let _files = fill_queue(&rig).await;
-        rig.ctx.evicted(ClientId(6));
+        rig.ctx.evicted(HOME, ClientId(6));
         rig.server.disks[0].stall(false);
         rig.env.sleep(Duration::from_secs(1)).await;
         assert_eq!(rig.server.disks[0].counts().writes, REQUESTS_MAX as u64);

@@ -157,9 +157,14 @@ async fn refused(world: &SimWorld, env: Env, block: &[u8], blocks: u64) -> Strin
         waits: Rc::default(),
         targets: Default::default(),
     };
-    let opened =
-        DataContext::open(env, config, ClientId(5), FS, &[info(1, blocks)], rig.server.clone())
-            .await;
+    let opened = DataContext::open(
+        env,
+        config,
+        FS,
+        offer(ClientId(5), &[info(1, blocks)]),
+        rig.server.clone(),
+    )
+    .await;
     opened.expect_err("it is refused")
 }
 

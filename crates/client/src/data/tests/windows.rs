@@ -7,7 +7,7 @@ use env::IoBuf;
 use proto::prealloc::{Allocation, Policy, Stream, When};
 use types::{ClientId, Duration};
 
-use super::{Rig, Setup, run};
+use super::{HOME, Rig, Setup, run};
 use crate::data::File;
 
 const WRITERS: u64 = 4;
@@ -119,15 +119,15 @@ fn windows_are_free_when_their_handle_is_closed() {
         let file = rig.file(1);
         write_parts(&rig, &file, 2 << 20).await;
         file.fsync(false).await.unwrap();
-        assert!(rig.ctx.class(&[]).pool.in_windows() > 0);
+        assert!(rig.ctx.class(HOME, &[]).pool.in_windows() > 0);
         // Bytes that are launched after the close take part in no window.
         let stream = Some(Stream { client: ClientId(5), handle: 1, process: 2 });
         let data = IoBuf::copy_of(&[9; 4096]);
         file.write(Some(2 * PART + (2 << 20)), data, 4096, stream).await.unwrap();
         file.handle_closed(1);
-        assert_eq!(rig.ctx.class(&[]).pool.in_windows(), 0);
+        assert_eq!(rig.ctx.class(HOME, &[]).pool.in_windows(), 0);
         file.fsync(false).await.unwrap();
-        assert_eq!(rig.ctx.class(&[]).pool.in_windows(), 0);
+        assert_eq!(rig.ctx.class(HOME, &[]).pool.in_windows(), 0);
         let layout = file.layout().await.unwrap();
         let last = layout.iter().find(|segment| segment.file.0 == 2 * PART / 4096).unwrap();
         assert_eq!(last.len, 513, "the bytes follow those before them");
@@ -142,7 +142,7 @@ fn late_writes_to_a_closed_file_leave_no_window() {
         rig.server.open.set(false);
         write_parts(&rig, &file, 2 << 20).await;
         file.fsync(false).await.unwrap();
-        assert_eq!(rig.ctx.class(&[]).pool.in_windows(), 0);
+        assert_eq!(rig.ctx.class(HOME, &[]).pool.in_windows(), 0);
         rig.finish(40_000).await;
     });
 }
@@ -154,7 +154,7 @@ fn windows_are_no_reason_for_no_space() {
         let file = rig.file(1);
         write_parts(&rig, &file, 1 << 20).await;
         file.fsync(false).await.unwrap();
-        assert!(rig.ctx.class(&[]).pool.in_windows() > 0);
+        assert!(rig.ctx.class(HOME, &[]).pool.in_windows() > 0);
         let other = rig.file(2);
         // All that is left, but for the block of the label.
         let blocks = 4000 - 1 - WRITERS * 256;
@@ -162,7 +162,7 @@ fn windows_are_no_reason_for_no_space() {
             rig.write(&other, block * 4096, &[7; 4096]).await.unwrap();
         }
         other.fsync(false).await.unwrap();
-        assert_eq!(rig.ctx.class(&[]).pool.in_windows(), 0);
+        assert_eq!(rig.ctx.class(HOME, &[]).pool.in_windows(), 0);
         rig.finish(4000).await;
     });
 }

@@ -18,7 +18,7 @@ async fn rig_of_two(world: &SimWorld, env: Env, seed: u64) -> Rig {
     };
     let pags = [info(1, 512), info(2, 512)];
     let server = rig.server.clone();
-    let opened = DataContext::open(env, config, ClientId(9), FS, &pags, server).await;
+    let opened = DataContext::open(env, config, FS, offer(ClientId(9), &pags), server).await;
     Rig { ctx: opened.expect("the devices are in order"), ..rig }
 }
 
@@ -51,8 +51,8 @@ fn segment_in_a_zone_that_the_client_does_not_know_waits_for_the_list() {
                     rig.env.spawn_join(async move { first_block(&file).await })
                 })
                 .collect();
-            rig.ctx.zones_reported(&list(&[1, 2, 3], &[]));
-            rig.ctx.zones_reported(&list(&[1, 2, 3], &[]));
+            rig.ctx.zones_reported(HOME, &list(&[1, 2, 3], &[]));
+            rig.ctx.zones_reported(HOME, &list(&[1, 2, 3], &[]));
             for read in asks {
                 assert_eq!(read.await, Ok(vec![1; 4096]));
             }
@@ -89,7 +89,7 @@ fn lost_zone_fails_its_files_at_once_and_no_others_until_it_is_found() {
     for seed in 780..784 {
         run(seed, setup(), |rig| async move {
             let (on_lost, other) = (place(&rig, 1, 1), place(&rig, 11, 2));
-            rig.ctx.zones_reported(&list(&[1, 2], &[1]));
+            rig.ctx.zones_reported(HOME, &list(&[1, 2], &[1]));
             assert_eq!((state(&rig, 1), state(&rig, 2)), ("lost", "present"));
             let (begun, before) = (rig.env.now(), rig.server.disks[0].counts().reads);
             assert_eq!(first_block(&on_lost).await, Err(Fault::Io));
@@ -97,14 +97,14 @@ fn lost_zone_fails_its_files_at_once_and_no_others_until_it_is_found() {
             assert_eq!(rig.env.now(), begun, "at once");
             assert_eq!(rig.server.disks[0].counts().reads, before, "nothing goes there");
             assert_eq!(first_block(&other).await, Ok(vec![1; 4096]));
-            assert_eq!(rig.ctx.class(&[]).pool.avoided(), [PagId(1)]);
+            assert_eq!(rig.ctx.class(HOME, &[]).pool.avoided(), [PagId(1)]);
             let new = rig.file(30);
             rig.write(&new, 0, &[5; 4 * BLOCK]).await.unwrap();
             assert_eq!(new.fsync(false).await, Ok(true));
             let placed = rig.server.now.borrow().files[&Ino(30)].layout.to_segments();
             assert!(placed.iter().all(|segment| segment.pag == PagId(2)));
 
-            rig.ctx.zones_reported(&list(&[1, 2], &[]));
+            rig.ctx.zones_reported(HOME, &list(&[1, 2], &[]));
             assert_eq!((state(&rig, 1), logged(&rig, "is not lost")), ("present", 1));
             assert_eq!(first_block(&on_lost).await, Ok(vec![1; 4096]));
             rig.write(&on_lost, 0, &[6; 4096]).await.unwrap();
