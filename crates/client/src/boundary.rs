@@ -166,10 +166,13 @@ pub trait Rpc {
     }
     /// More of a layout, under a `DATA` right.
     fn layout(&self, ino: Ino, from: FileBlock) -> LocalFuture<'_, Result<LayoutSlice, Fault>>;
-    /// Sends commits, in order, at most `COMPOUND_OPS_MAX`. `sync`: they are durable when answered,
-    /// as is everything of the session so far. The results are one for each commit. Without commits
-    /// there is none, or the reason why the session's work may not be durable. After a commit that
-    /// fails, later ones of the same inode are not sent. `Stale`: the inode is gone for everybody.
+    /// Makes everything of the session with the server so far durable. Fails with the reason why it
+    /// may not be.
+    fn sync(&self, server: ServerId) -> LocalFuture<'_, Result<(), Fault>>;
+    /// Sends commits, in order, from one to `COMPOUND_OPS_MAX`. `sync`: they are durable when
+    /// answered, as is everything of the sessions with their servers so far. The results are one for
+    /// each commit. After a commit that fails, later ones of the same inode are not sent. `Stale`:
+    /// the inode is gone for everybody.
     fn commit(
         &self,
         commits: Vec<Commit>,

@@ -195,15 +195,18 @@ impl Core {
         }
     }
 
-    /// Waits until the lease is good, so that what is cached may be used.
-    pub async fn wait_for_lease(&self) -> Result<(), Fault> {
-        if self.rpc.lease_ends() > self.env.now() {
+    /// Waits until the lease of the inode's server is good, so that what is cached of the inode may
+    /// be used.
+    pub async fn wait_for_lease(&self, ino: Ino) -> Result<(), Fault> {
+        let session = self.rpc.of(ino);
+        if session.lease_ends() > self.env.now() {
             return Ok(());
         }
-        self.waits.named(&self.env, Wait::Lease, self.rpc.wait_for_lease()).await
+        self.waits.named(&self.env, Wait::Lease, session.wait_for_lease()).await
     }
 
-    /// The TTL, from now on, of what the lease covers.
+    /// The TTL, from now on, of what the leases cover: of what the first covers that ends. So one
+    /// server that is away makes the kernel ask for what others have, too.
     fn ttl(&self) -> Duration {
         self.rpc.lease_left().min(TTL_MAX)
     }

@@ -57,15 +57,6 @@ impl DataRpc {
         let Ok(core) = self.core() else {
             return (vec![Err(Fault::Unreachable.into()); commits.len()], None);
         };
-        if commits.is_empty() {
-            let call = || Call { sync, ..Call::reserved(Vec::new()) };
-            for session in core.rpc.all() {
-                if let Err(fault) = session.call(call()).await {
-                    return (vec![Err(fault.into())], None);
-                }
-            }
-            return (Vec::new(), None);
-        }
         let mut results: Vec<Option<Result<Leased, Refusal>>> = vec![None; commits.len()];
         loop {
             let all: Vec<usize> = (0..commits.len()).filter(|&i| results[i].is_none()).collect();
@@ -170,6 +161,13 @@ impl Rpc for DataRpc {
                 OpReply::Layout { slice: part } => Ok(part),
                 _ => Err(Fault::Protocol),
             }
+        })
+    }
+
+    fn sync(&self, server: ServerId) -> LocalFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let call = Call { sync: true, ..Call::reserved(Vec::new()) };
+            self.core()?.rpc.call_at(server, call).await.map(drop)
         })
     }
 

@@ -52,6 +52,13 @@ impl Core {
         }
     }
 
+    /// Are the cached attributes of an inode valid that has a name in `dir`? The lease of the server
+    /// of `dir` is good; another server of the inode may be away.
+    pub fn is_covered(&self, dir: Ino, inode: &Inode) -> bool {
+        let is_good = || self.rpc.of(inode.ino).lease_ends() > self.env.now();
+        self.attr_cache_valid(inode) && (self.rpc.is_together(dir, inode.ino) || is_good())
+    }
+
     /// The inode that a reply found or created in `dir`, and its attributes. If another server has
     /// it, that one is asked, and grants `want` if that is free.
     ///
@@ -77,7 +84,7 @@ impl Core {
         want: Rights,
     ) -> Result<(Rc<Inode>, Attr), Fault> {
         self.check_not_lost(ino)?;
-        let usable = |inode: &Rc<Inode>| self.attr_cache_valid(inode) && inode.can_be_opened();
+        let usable = |inode: &Rc<Inode>| self.is_covered(dir, inode) && inode.can_be_opened();
         let (inode, attr) = match self.inodes.get(ino).filter(usable) {
             Some(inode) => {
                 let attr = inode.attr();

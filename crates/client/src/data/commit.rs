@@ -12,7 +12,7 @@
 //!   later; an edit that took effect is not sent again.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use env::Env;
@@ -341,6 +341,19 @@ impl DataContext {
         answers
     }
 
+    /// Makes durable what the servers of these files have answered.
+    async fn sync_servers(&self, files: &[Rc<File>], results: &mut [Result<(), Fault>]) {
+        let servers: BTreeSet<ServerId> = files.iter().map(|file| file.server).collect();
+        for server in servers {
+            let Err(fault) = self.rpc.sync(server).await else { continue };
+            for (file, result) in files.iter().zip(results.iter_mut()) {
+                if file.server == server && result.is_ok() {
+                    *result = Err(fault);
+                }
+            }
+        }
+    }
+
     /// Sends sealed commits, those of several files in one compound.
     async fn send(
         self: &Rc<Self>,
@@ -352,13 +365,8 @@ impl DataContext {
         let commits = take_all_sealed(files, sealed, &mut results);
         let sync = purpose == Purpose::Sync;
         if commits.is_empty() {
-            if sync
-                && let Some(Err(Refusal { fault, .. })) =
-                    self.rpc.commit(Vec::new(), true).await.pop()
-            {
-                results.iter_mut().filter(|result| result.is_ok()).for_each(|r| *r = Err(fault));
-            }
             if sync {
+                self.sync_servers(files, &mut results).await;
                 fail_evicted(files, sealed, &mut results);
             }
             return results;
@@ -366,6 +374,8 @@ impl DataContext {
         // Later edits of a file whose edit failed would be out of order: they are retained as well.
         let mut retained: BTreeMap<usize, (Fault, Vec<Edit>)> = BTreeMap::new();
         let mut answered: Vec<usize> = Vec::new();
+        // The last request to a server makes durable what it has answered before.
+        let several = files.iter().any(|file| file.server != files[0].server);
         let mut remaining = commits.into_iter().peekable();
         while remaining.peek().is_some() {
             let group: Vec<(usize, Commit)> = remaining.by_ref().take(COMMITS_MAX).collect();
@@ -376,7 +386,8 @@ impl DataContext {
                 retained.get_mut(&index).expect("partitioned").1.extend(commit.edits);
             }
             let bodies = group.iter().map(|(_, commit)| commit.clone()).collect();
-            let mut answers = self.ask(bodies, (purpose, sync && last)).await.into_iter();
+            let mut answers =
+                self.ask(bodies, (purpose, sync && (last || several))).await.into_iter();
             for (index, commit) in group {
                 let answer = answers.next().unwrap_or(Err(Fault::Protocol.into()));
                 let sealed = sealed[index].as_ref().expect("it was sent");

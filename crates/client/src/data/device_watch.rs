@@ -128,10 +128,9 @@ impl DataContext {
             rpc.require_epoch(device.server, opening.fencing_epoch());
             if found.is_ok() && device.lock_gap.get() {
                 // The server is asked whether the session goes on, now that the byte is locked.
-                let answer = rpc.commit(Vec::new(), true).await.pop();
-                match answer {
-                    Some(Err(refusal)) => found = Err(format!("the server: {}", refusal.fault)),
-                    _ => device.lock_gap.set(false),
+                match rpc.sync(device.server).await {
+                    Err(fault) => found = Err(format!("the server: {fault}")),
+                    Ok(()) => device.lock_gap.set(false),
                 }
             }
             if found.is_ok()

@@ -492,7 +492,7 @@ impl DataContext {
                 }
             }
             self.return_runs(class.server, runs).await;
-            let _ = self.rpc.commit(Vec::new(), true).await;
+            let _ = self.rpc.sync(class.server).await;
         } else {
             self.env.sleep(RETRY_PAUSE * tries).await;
         }

@@ -121,7 +121,7 @@ impl Core {
         let locked = if service == Service::PageRead { pages_touched(range) } else { (0, 0) };
         let mut blocked = None;
         loop {
-            self.wait_for_lease().await?;
+            self.wait_for_lease(inode.ino).await?;
             if inode.is_lost() {
                 return Err(Fault::Stale);
             }

@@ -532,10 +532,9 @@ impl Core {
     async fn now_durable(&self, inode: &Rc<Inode>, datasync: bool) -> Result<(), Fault> {
         if let Some(data_lease) = inode.data_lease()
             && data_lease.file.fsync(datasync).await?
-            && self.rpc.is_single()
         {
             return Ok(());
         }
-        self.rpc.sync().await
+        self.rpc.of(inode.ino).sync().await
     }
 }

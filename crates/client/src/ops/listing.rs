@@ -40,19 +40,19 @@ impl Client {
     pub async fn opendir(&self, ino: Ino) -> Result<Handle, Fault> {
         self.or_last_known(ino, self.opendir_online(ino), |root| {
             // `df` opens the mounted directory before it asks for space.
-            Some(Ok(self.core.handles.add_dir(root.clone(), self.core.rpc.losses())))
+            Some(Ok(self.core.handles.add_dir(root.clone(), self.core.rpc.of(ino).losses())))
         })
         .await
     }
 
     async fn opendir_online(&self, ino: Ino) -> Result<Handle, Fault> {
         let core = &self.core;
-        core.wait_for_lease().await?;
+        core.wait_for_lease(ino).await?;
         let inode = core.inode(ino).await?;
         if inode.kind() != FileKind::Directory {
             return Err(Fault::NotDirectory);
         }
-        Ok(core.handles.add_dir(inode, core.rpc.losses()))
+        Ok(core.handles.add_dir(inode, core.rpc.of(ino).losses()))
     }
 
     /// Entries after `cookie` (0: from the start), up to about `bytes` of FUSE directory entries;
@@ -65,8 +65,8 @@ impl Client {
         plus: bool,
     ) -> Result<Vec<Listed>, Fault> {
         let core = &self.core;
-        core.wait_for_lease().await?;
         let dir = core.handles.dir(handle)?;
+        core.wait_for_lease(dir.inode.ino).await?;
         if dir.inode.is_removed_directory() {
             return Ok(Vec::new());
         }
@@ -216,12 +216,13 @@ impl Client {
     /// Makes the directory's changes durable.
     ///
     /// # Errors
-    /// `Io`, once for each handle, if changes were lost with a session since it was opened: of this
-    /// directory, or of others.
+    /// `Io`, once for each handle, if changes were lost with the session of its server since it was
+    /// opened: of this directory, or of others.
     pub async fn fsyncdir(&self, handle: Handle) -> Result<(), Fault> {
         let dir = self.core.handles.dir(handle)?;
-        let synced = self.core.rpc.sync().await;
-        let losses = self.core.rpc.losses();
+        let session = self.core.rpc.of(dir.inode.ino);
+        let synced = session.sync().await;
+        let losses = session.losses();
         if dir.reported.replace(losses) != losses {
             return Err(Fault::Io);
         }

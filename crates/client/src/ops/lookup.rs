@@ -44,7 +44,7 @@ impl Client {
 
     async fn find(&self, caller: &Caller, dir: Ino, name: &Name) -> Result<LookupResult, Fault> {
         let core = &self.core;
-        core.wait_for_lease().await?;
+        core.wait_for_lease(dir).await?;
         core.check_not_lost(dir)?;
         // An inode that is given up with its last name is no longer found.
         while let Some(ended) = core.removal_of(dir, name) {
@@ -62,7 +62,7 @@ impl Client {
                     if let Some(inode) = core
                         .inodes
                         .get(ino)
-                        .filter(|inode| core.attr_cache_valid(inode) && inode.can_be_opened())
+                        .filter(|inode| core.is_covered(dir.ino, inode) && inode.can_be_opened())
                     {
                         inode.note_lookup(core.env.now(), caller.pid);
                         return Ok(Ok(core.entry(&inode, dir.ino)));
@@ -172,7 +172,7 @@ impl Client {
 
     async fn getattr_online(&self, ino: Ino) -> Result<(Attr, Duration), Fault> {
         let core = &self.core;
-        core.wait_for_lease().await?;
+        core.wait_for_lease(ino).await?;
         core.check_not_lost(ino)?;
         let known = core.inodes.get(ino);
         let (inode, attr) = match known
@@ -207,7 +207,7 @@ impl Client {
     /// Target of a symbolic link.
     pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
         let core = &self.core;
-        core.wait_for_lease().await?;
+        core.wait_for_lease(ino).await?;
         let inode = core.inode(ino).await?;
         if inode.kind() != FileKind::Symlink {
             return Err(Fault::Invalid);

@@ -179,7 +179,7 @@ impl Client {
             }
             self.check_attributes(move_).await?;
             move_.spare = Some(self.spare(move_.ino, move_.placement()).await?);
-            core.rpc.sync().await?;
+            core.rpc.of(move_.ino).sync().await?;
             return Ok(MigrateStep::Copied(0));
         };
         let Some(copy) = &mut move_.copy else {
@@ -387,7 +387,7 @@ impl Client {
             Err(Fault::Busy) => return Ok(MigrateStep::Waits),
             Err(fault) => return Err(fault.into()),
         }
-        core.rpc.sync().await?;
+        core.rpc.of(inode.ino).sync().await?;
         Ok(MigrateStep::Moved)
     }
 

@@ -73,7 +73,7 @@ impl Client {
         if flags.writes() || flags.has(OpenFlags::TRUNCATE) {
             core.check_writable()?;
         }
-        core.wait_for_lease().await?;
+        core.wait_for_lease(ino).await?;
         let inode = core.inode(ino).await?;
         inode.mark_opened();
         match inode.kind() {

@@ -37,7 +37,7 @@ impl Client {
     ) -> Result<(Attr, Duration), Fault> {
         let core = &self.core;
         core.check_writable()?;
-        core.wait_for_lease().await?;
+        core.wait_for_lease(ino).await?;
         let inode = core.inode(ino).await?;
         // A handle to a lost inode must not affect the inode that reuses its number.
         if let Some(handle) = set.handle {

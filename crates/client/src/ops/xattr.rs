@@ -86,7 +86,7 @@ impl Client {
 
     async fn getxattr_online(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Fault> {
         let (core, name) = (&self.core, stored_name(name));
-        core.wait_for_lease().await?;
+        core.wait_for_lease(ino).await?;
         let inode = core.inode(ino).await?;
         match Virtual::named(name) {
             Some(Virtual::Layout) => return self.layout(&inode, 0, usize::MAX).await,
@@ -169,7 +169,7 @@ impl Client {
 
     async fn listxattr_online(&self, ino: Ino) -> Result<Vec<u8>, Fault> {
         let core = &self.core;
-        core.wait_for_lease().await?;
+        core.wait_for_lease(ino).await?;
         let inode = core.inode(ino).await?;
         if core.attr_cache_valid(&inode)
             && let Xattrs::Names(names) = inode.xattrs()

@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 const DATA_BYTES: u64 = 512 * MIB;
 const META_BYTES: u64 = 128 * MIB;
 const ADDRESS: &str = "mds:7000";
-const FS: &str = "sim";
+pub const FS: &str = "sim";
 pub const LEASE: Duration = Duration::from_secs(5);
 pub const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
@@ -27,7 +27,7 @@ thread_local! {
     static LOG: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-fn log(line: &str) {
+pub fn log(line: &str) {
     LOG.with(|log| log.borrow_mut().push(line.to_owned()));
 }
 
@@ -49,7 +49,7 @@ pub struct Cluster {
     pub leases_max: Rc<Cell<Option<usize>>>,
 }
 
-fn fs_uuid() -> Uuid {
+pub fn fs_uuid() -> Uuid {
     Uuid([7; 16])
 }
 
@@ -206,7 +206,7 @@ pub struct TestKernel {
 }
 
 impl TestKernel {
-    fn new(env: Env) -> TestKernel {
+    pub fn new(env: Env) -> TestKernel {
         let (notices, stuck, locked) = (Rc::default(), Rc::default(), Rc::default());
         let (prunes, pruned) = (Cell::default(), RefCell::default());
         TestKernel { env, notices, prunes, pruned, stuck, locked, queues: Rc::default() }

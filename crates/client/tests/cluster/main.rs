@@ -21,4 +21,5 @@ mod ranges;
 mod recovery;
 mod replace;
 mod server_silent;
+mod shards;
 mod space;

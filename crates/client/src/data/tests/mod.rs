@@ -374,6 +374,14 @@ impl Rpc for Server {
         })
     }
 
+    fn sync(&self, _: ServerId) -> LocalFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let none = self.commit(Vec::new(), true).await;
+            none.into_iter()
+                .try_for_each(|answer| answer.map(drop).map_err(|refusal| refusal.fault))
+        })
+    }
+
     fn commit(
         &self,
         commits: Vec<Commit>,
