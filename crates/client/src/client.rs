@@ -194,8 +194,12 @@ impl Client {
 
     /// What does not answer, as a message: the server, or a data device for at least `silent`.
     pub fn unanswering(&self, silent: Duration) -> Option<String> {
-        if !self.core.rpc.is_connected() {
-            return Some("the metadata server is away".into());
+        let sessions = self.core.rpc.all();
+        if let Some(away) = sessions.iter().find(|session| !session.is_connected()) {
+            return Some(match &sessions[..] {
+                [_] => "the metadata server is away".into(),
+                _ => format!("metadata server {} is away", away.server()),
+            });
         }
         let (path, silence) = self.core.data().most_silent()?;
         (silence >= silent).then(|| {

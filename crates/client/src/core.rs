@@ -482,7 +482,7 @@ impl Core {
     /// An inode lost a name. `given_up`: this client's rights go with it, if it was the last.
     fn apply_name_removed(&self, attr: &Attr, given_up: bool) {
         let known = self.inodes.get(attr.ino);
-        if known.is_none() && self.rpc.is_idle() {
+        if known.is_none() && self.rpc.of(attr.ino).is_idle() {
             return;
         }
         // A lookup from before the removal may be answered after this.

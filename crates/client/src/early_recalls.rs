@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - the client answers such a recall at once; the overtaken reply does not grant what the recall
-//!   took;
+//!   took. Only replies of the inode's own server count: no other grants anything on it;
 //! - a removed inode stays in the table until all requests in flight are answered. So older
 //!   attributes are not believed, nor rights that went with the removal;
 //! - `OPEN` is kept until all requests in flight are answered: the file may be open then.
@@ -76,7 +76,7 @@ impl Core {
         part: Option<BlockRange>,
     ) {
         let core = self.clone();
-        if self.rpc.is_idle() {
+        if self.rpc.of(ino).is_idle() {
             self.env.spawn(async move { core.give_back((ino, seq), take, false, part).await });
             return;
         }
@@ -86,7 +86,7 @@ impl Core {
             .note(ino, RecalledRights { seq, rights, order: self.rpc.order(), owes_open });
         self.env.spawn(async move {
             core.give_back((ino, seq), rights, owes_open, part).await;
-            core.rpc.barrier().await;
+            core.rpc.of(ino).barrier().await;
             match core.inodes.get(ino) {
                 Some(inode) => core.schedule_open_return(&inode),
                 // A reply may have brought the inode, and the client may have forgotten it since,
@@ -99,7 +99,7 @@ impl Core {
                     core.early_recalls
                         .note(ino, RecalledRights { seq, rights, order, owes_open: false });
                     core.give_back((ino, seq), rights, false, None).await;
-                    core.rpc.barrier().await;
+                    core.rpc.of(ino).barrier().await;
                     core.early_recalls.take_of(ino, seq);
                 }
                 None => {}
@@ -112,9 +112,9 @@ impl Core {
     pub(crate) fn upsert_inode_until_barrier(&self, attr: &Attr) -> Rc<Inode> {
         let inode = self.upsert_inode(attr);
         if let Some(core) = self.me.upgrade() {
-            let pin = InodePin::new(&inode);
+            let (pin, session) = (InodePin::new(&inode), self.rpc.of(attr.ino));
             self.env.spawn(async move {
-                core.rpc.barrier().await;
+                session.barrier().await;
                 core.inodes.unpin(pin);
             });
         }

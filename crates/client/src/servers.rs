@@ -3,9 +3,10 @@
 //! Invariants:
 //! - any server of the namespace may be the one that the client meets first: it names the others;
 //! - the home session, for what concerns no inode, is that with the server of the root;
+//! - each session looks for its server where the list says that it is;
 //! - a mount has a session with every server, or fails and says which server is missing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use env::Env;
@@ -55,7 +56,11 @@ async fn meet_others(
     let reply = reply.map_err(|fault| format!("{}: {fault}", unnamed()))?;
     let Ok(OpReply::Servers { list }) = result(&reply, 0) else { return Err(unnamed()) };
     let by_shard = by_shard(list, first.server())?;
-    for info in list.iter().filter(|info| info.server != first.server()) {
+    for info in list {
+        let is_first = info.server == first.server();
+        if is_first && is_same(&info.addresses, &config.server) {
+            continue;
+        }
         let usual = session_config(config);
         let expected =
             Expected { server: info.server, fs_uuid: first.offer().0, ..usual.expected.clone() };
@@ -64,6 +69,11 @@ async fn meet_others(
             let (server, count) = (info.server, list.len());
             format!("server {server} of the {count} metadata servers: {error}")
         })?;
+        if is_first {
+            // The mount's addresses are those of several servers, or not all of this one.
+            std::mem::replace(&mut met[0], session).close().await;
+            continue;
+        }
         met.push(session.clone());
         if session.agreed().1 & SHARDS == 0 {
             let server = info.server;
@@ -81,6 +91,11 @@ async fn meet_others(
         sessions.add(session.clone()).map_err(|fault| fault.to_string())?;
     }
     Ok((sessions, by_shard))
+}
+
+/// Are these the same addresses, in whichever order?
+fn is_same(one: &[String], other: &[String]) -> bool {
+    BTreeSet::from_iter(one) == BTreeSet::from_iter(other)
 }
 
 /// The server of each shard, as the list of server `first` says.

@@ -370,7 +370,7 @@ impl Core {
         let returned = self.env.spawn_join(async move {
             while let Some(seq) = core.return_open(&inode).await? {
                 // A grant was on its way when the return was sent: its reply says what is held.
-                core.rpc.barrier().await;
+                core.rpc.of(inode.ino).barrier().await;
                 inode.lease(|lease| lease.recalled(seq, Rights::empty()));
             }
             Ok(())

@@ -21,12 +21,19 @@ impl Client {
     /// fails, less can be reported then.
     pub(crate) async fn cache_root_info(&self) {
         let ino = self.root();
-        let op = Op::ListXattr { ino, want: Rights::ATTR };
-        let _ = self.core.rpc.call(Call::one(&Caller::default(), op)).await;
-        let _ = self.core.statfs_of_servers().await;
+        let names = Op::ListXattr { ino, want: Rights::ATTR };
+        if !self.core.rpc.is_single() {
+            let _ = self.core.rpc.call(Call::one(&Caller::default(), names)).await;
+            let _ = self.core.statfs_of_servers().await;
+            return;
+        }
+        let ops = vec![Op::Statfs {}, names];
+        if let Ok(reply) = self.core.rpc.call(Call::ops(&Caller::default(), ops)).await {
+            let _ = self.core.keep_statfs(&reply);
+        }
     }
 
-    /// The output of `ask` about the inode. For the mounted directory, while the server is silent:
+    /// The output of `ask` about the inode. For the mounted directory, while its server is silent:
     /// the answer of `known`, if it has one.
     pub(super) async fn or_last_known<T>(
         &self,
@@ -39,7 +46,7 @@ impl Client {
             return ask.await;
         };
         let mut ask = std::pin::pin!(ask);
-        if let Some(answer) = core.rpc.unless_silent(ask.as_mut()).await {
+        if let Some(answer) = core.rpc.of(ino).unless_silent(ask.as_mut()).await {
             return answer;
         }
         match known(&root) {

@@ -1,6 +1,6 @@
 //! Space, and syncfs.
 
-use proto::mds::{Op, OpReply};
+use proto::mds::{Op, OpReply, Reply};
 use types::{Duration, Fault};
 
 use crate::api::{Caller, Statfs};
@@ -68,23 +68,31 @@ impl Core {
     /// Space as the servers count it, added up: blocks in pools are not free. It is kept, to answer
     /// while a server is silent.
     pub(super) async fn statfs_of_servers(&self) -> Result<Statfs, Fault> {
-        let asked = self.rpc.all().into_iter().map(|session| {
-            let call = Call::one(&Caller::default(), Op::Statfs {});
-            self.env.spawn_join(async move { session.call(call).await })
-        });
         let mut sum = Statfs::default();
-        for answer in asked.collect::<Vec<_>>() {
-            let reply = answer.await?;
-            let OpReply::Statfs { statfs } = result(&reply, 0)? else {
-                return Err(Fault::Protocol);
-            };
-            sum.blocks = sum.blocks.saturating_add(statfs.blocks);
-            sum.blocks_free = sum.blocks_free.saturating_add(statfs.blocks_free);
-            sum.inodes = sum.inodes.saturating_add(statfs.inodes);
-            sum.inodes = sum.inodes.saturating_add(statfs.inodes_free);
-            sum.inodes_free = sum.inodes_free.saturating_add(statfs.inodes_free);
+        for session in self.rpc.all() {
+            let reply = session.call(Call::one(&Caller::default(), Op::Statfs {})).await?;
+            add_statfs(&mut sum, &reply)?;
         }
         self.statfs.set(Some(sum));
         Ok(sum)
     }
+
+    /// Keeps what the only server said in the first operation of a request, which is STATFS.
+    pub(super) fn keep_statfs(&self, reply: &Reply) -> Result<(), Fault> {
+        let mut statfs = Statfs::default();
+        add_statfs(&mut statfs, reply)?;
+        self.statfs.set(Some(statfs));
+        Ok(())
+    }
+}
+
+/// Adds what a server said in the first operation of a request, which is STATFS.
+fn add_statfs(sum: &mut Statfs, reply: &Reply) -> Result<(), Fault> {
+    let OpReply::Statfs { statfs } = result(reply, 0)? else { return Err(Fault::Protocol) };
+    let inodes = statfs.inodes.saturating_add(statfs.inodes_free);
+    sum.blocks = sum.blocks.saturating_add(statfs.blocks);
+    sum.blocks_free = sum.blocks_free.saturating_add(statfs.blocks_free);
+    sum.inodes = sum.inodes.saturating_add(inodes);
+    sum.inodes_free = sum.inodes_free.saturating_add(statfs.inodes_free);
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! A client of two metadata servers, each with a shard, a data zone and a device of its own.
 //!
 //! A link between the client and the first server stands for what that server says of inodes of the
-//! other one: the test chooses stand-ins on the first server, and the link puts inodes of the second
-//! in their place.
+//! other one: the test chooses stand-ins on the first server, and the link puts inodes of the
+//! second in their place.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -159,17 +159,17 @@ impl Two {
         self.start(1, true).await;
     }
 
-    /// Mounts on the node `node`; `address`: of the server that it meets first.
+    /// Mounts on the node `node`; `addresses`: where it looks for the first server.
     async fn try_mount(
         &self,
         node: &str,
-        address: &str,
+        addresses: &[&str],
         patience: Duration,
     ) -> Result<Mount, String> {
         let env = self.world.node(node);
         let kernel = Rc::new(TestKernel::new(env.clone()));
         let config = ClientConfig {
-            server: vec![address.into()],
+            server: addresses.iter().map(|address| (*address).into()).collect(),
             fs_name: FS.into(),
             description: node.into(),
             connect_timeout: patience,
@@ -186,7 +186,7 @@ impl Two {
     }
 
     async fn mount_at(&self, node: &str, address: &str) -> Mount {
-        self.try_mount(node, address, Duration::from_secs(60)).await.unwrap()
+        self.try_mount(node, &[address], Duration::from_secs(60)).await.unwrap()
     }
 
     /// Blocks of the data device of a shard that begin with this byte, as they are now.
@@ -349,7 +349,7 @@ fn client_has_a_session_with_every_server_whichever_it_meets_first() {
 fn mount_waits_for_every_server_and_names_the_one_that_is_missing() {
     check(3, |two| async move {
         two.start(0, false).await;
-        let refused = two.try_mount("a", &address(0), Duration::from_secs(2)).await;
+        let refused = two.try_mount("a", &[&address(0)], Duration::from_secs(2)).await;
         let text = refused.err().expect("a server is missing");
         assert!(text.starts_with("server 1 of the 2 metadata servers: cannot reach"), "{text}");
         let later = two.clone();
@@ -358,6 +358,23 @@ fn mount_waits_for_every_server_and_names_the_one_that_is_missing() {
             later.start(1, false).await;
         });
         two.mount("b").await;
+    });
+}
+
+#[test]
+fn client_finds_a_server_again_that_restarts_while_its_mount_names_others_first() {
+    check(12, |two| async move {
+        two.start_both().await;
+        let (first, second) = (address(1), address(0));
+        let named = [&first[..], &second[..]];
+        let a = two.try_mount("a", &named, Duration::from_secs(60)).await.unwrap();
+        let report = a.client.report_json();
+        assert!(report.contains("\"addresses\":[\"mds1:7000\"]"), "{report}");
+        two.world.kill("mds1");
+        two.env.sleep(Duration::from_millis(20)).await;
+        two.start(1, false).await;
+        put(&a, OTHER_ROOT, "f", b"there").await;
+        assert!(!logged().iter().any(|line| line.contains("wrong one")), "{:?}", logged());
     });
 }
 
