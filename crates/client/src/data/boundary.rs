@@ -77,7 +77,19 @@ impl DataHalf for DataContext {
         // A file that was dropped stays active until it would have been due.
         let is_open = |file: &&Rc<File>| !file.state.borrow().is_settled();
         let queue = self.active.borrow().values().filter(is_open).count();
-        self.pipeline.borrow().counts(queue)
+        let mut sum = CommitCounts { queue, ..CommitCounts::default() };
+        for pipeline in self.pipelines.values() {
+            let counts = pipeline.borrow().counts(queue);
+            sum.requests += counts.requests;
+            sum.files += counts.files;
+            sum.aging += counts.aging;
+            sum.waiting += counts.waiting;
+            sum.ready += counts.ready;
+            sum.sending += counts.sending;
+            sum.tasks += counts.tasks;
+            sum.degree = sum.degree.max(counts.degree);
+        }
+        sum
     }
 
     fn most_silent(&self) -> Option<(String, Duration)> {

@@ -55,6 +55,7 @@ impl DataContext {
         let log = Rc::new(move |text: &str| logged.log(text));
         let disks = Disks::open(&env, &config, fs, &offers, log).await?;
         let servers = offers.iter().map(|offer| offer.server);
+        let pipeline = || RefCell::new(Pipeline::new(&config.commit));
         let of_all = |server| Rc::new(Class::new(server, Vec::new(), config.allocation));
         let ctx = Rc::new(DataContext {
             env: env.clone(),
@@ -70,10 +71,10 @@ impl DataContext {
             fsync_credit: Cell::new(0),
             unreported_losses: Cell::new(0),
             flights: Cell::new(0),
-            sessions: SessionNumbers::new(servers),
+            sessions: SessionNumbers::new(servers.clone()),
             dirty_max: config.dirty_max as u64,
             on_edit: config.on_edit,
-            pipeline: RefCell::new(Pipeline::new(&config.commit)),
+            pipelines: servers.map(|server| (server, pipeline())).collect(),
             commit: config.commit,
             active: RefCell::default(),
             unmapping: Cell::new(false),
@@ -89,7 +90,7 @@ impl DataContext {
         self.disks.devices().for_each(|device| device.abandon_target());
         let files = self.active.take();
         drop(files);
-        self.pipeline.borrow_mut().clear();
+        self.pipelines.values().for_each(|pipeline| pipeline.borrow_mut().clear());
     }
 
     /// See [`crate::boundary::DataHalf::evicted`].
@@ -159,7 +160,7 @@ impl DataContext {
     /// The file will never be committed again.
     pub(super) fn forget_file(&self, file: &Rc<File>) {
         self.deactivate(file);
-        self.pipeline.borrow_mut().forget(file);
+        self.pipeline(file.server).borrow_mut().forget(file);
     }
 
     /// Commits files that the caller has marked as `committing`, and clears the mark.
@@ -333,10 +334,11 @@ impl DataContext {
             return self.commit_with(rider, (commits, sync)).await;
         }
         let asked = self.env.now();
+        let server = commits.first().map(|commit| self.rpc.server_of(commit.ino));
         let answers = self.rpc.commit(commits, sync).await;
-        if !sync && answers.iter().any(Result::is_ok) {
+        if let Some(server) = server.filter(|_| !sync && answers.iter().any(Result::is_ok)) {
             let now = self.env.now();
-            self.pipeline.borrow_mut().answered(now, now.since(asked), self.rpc.load());
+            self.pipeline(server).borrow_mut().answered(now, now.since(asked), self.rpc.load());
         }
         answers
     }

@@ -8,7 +8,7 @@ use env::Env;
 use env::sync::Notify;
 use proto::commit::CommitPolicy;
 use proto::prealloc::Allocation;
-use types::{Duration, Fault, Ino, PagId};
+use types::{Duration, Fault, Ino, PagId, ServerId};
 
 use super::budget::Budget;
 use super::class::Class;
@@ -69,7 +69,8 @@ pub struct DataContext {
     pub(super) on_edit: Option<OnEdit>,
     /// How files are committed.
     pub(super) commit: CommitPolicy,
-    pub(super) pipeline: RefCell<Pipeline<Rc<File>, Option<Sealed>>>,
+    /// One for the files of each server: a server that is away holds up the files of no other.
+    pub(super) pipelines: BTreeMap<ServerId, RefCell<Pipeline<Rc<File>, Option<Sealed>>>>,
     /// The files that are not clean.
     pub(super) active: RefCell<BTreeMap<Ino, Rc<File>>>,
     /// [`DataContext::commit_unmapped`] is committing files.
@@ -90,6 +91,14 @@ impl DataContext {
         if let Some(on_edit) = &self.on_edit {
             on_edit(ino, edited);
         }
+    }
+
+    /// The commits of the files of this server.
+    pub(super) fn pipeline(
+        &self,
+        server: ServerId,
+    ) -> &RefCell<Pipeline<Rc<File>, Option<Sealed>>> {
+        self.pipelines.get(&server).expect("every server is known from the beginning")
     }
 
     /// See [`crate::boundary::DataHalf::most_silent`].

@@ -4,6 +4,7 @@
 //! Invariants:
 //! - a file in a lane, or stable and ready to be sent, is marked as committing: nobody else commits
 //!   it. Who needs its commit takes it out or hurries it on, as soon as its batch is stable;
+//! - the files of a batch, and of a request, are of one metadata server;
 //! - a batch waits for no device that has nothing of its files. A file with runs that cannot be
 //!   launched yet may need any device, so it is committed apart;
 //! - a file that has aged waits for the writes of no file with much to write, but that it has so
@@ -16,7 +17,7 @@ use std::rc::{Rc, Weak};
 
 use env::Env;
 use env::sync::oneshot;
-use types::{Duration, Fault, Ino, Instant};
+use types::{Duration, Fault, Ino, Instant, ServerId};
 
 use super::context::{DataContext, Purpose, RETRY};
 use super::file::File;
@@ -65,7 +66,7 @@ impl Priority {
 
 impl DataContext {
     fn push(&self, file: Rc<File>, due: Instant) {
-        if self.pipeline.borrow_mut().push(file, due) {
+        if self.pipeline(file.server).borrow_mut().push(file, due) {
             self.wake.notify_all();
         }
     }
@@ -74,7 +75,7 @@ impl DataContext {
     fn activate(&self, file: &Rc<File>) {
         let mut active = self.active.borrow_mut();
         active.entry(file.ino).or_insert_with(|| file.clone());
-        self.pipeline.borrow_mut().queue_is(active.len());
+        self.pipeline(file.server).borrow_mut().queue_is(active.len());
     }
 
     /// So much earlier than usual files are due: writers that are slowed need what is not new.
@@ -83,15 +84,15 @@ impl DataContext {
         if slowed { self.commit.due() - self.commit.early() } else { Duration::ZERO }
     }
 
-    /// Takes the files out that are due, each marked as committing; at most [`BATCH`]. Those that
+    /// Takes the files of the server out that are due, each marked as committing; at most [`BATCH`]. Those that
     /// will soon be due go with the first one, so that they share its flushes and requests.
-    fn take_due(&self, now: Instant) -> Vec<Rc<File>> {
+    fn take_due(&self, server: ServerId, now: Instant) -> Vec<Rc<File>> {
         let (pressure, slowed) = (self.budget.has_waiters(), self.ahead());
         let mut batch = Vec::new();
         let mut later = Vec::new();
         while batch.len() < BATCH && later.len() < BATCH {
             let ahead = if batch.is_empty() { slowed } else { slowed.max(self.commit.early()) };
-            let due = self.pipeline.borrow_mut().pop_due(now + ahead, pressure);
+            let due = self.pipeline(server).borrow_mut().pop_due(now + ahead, pressure);
             let Some(file) = due else { break };
             let mut state = file.state.borrow_mut();
             if state.committing || state.paused {
@@ -111,7 +112,7 @@ impl DataContext {
             }
         }
         // While writers are slowed, what is due so much ahead of its time is due now.
-        let mut pipeline = self.pipeline.borrow_mut();
+        let mut pipeline = self.pipeline(server).borrow_mut();
         later.into_iter().for_each(|file| _ = pipeline.push(file, now + slowed + RETRY));
         batch
     }
@@ -130,11 +131,11 @@ impl DataContext {
                 continue;
             }
             let devices = waiting.file.state.borrow().devices();
-            let key = (priority.of(&waiting.file), devices);
-            self.pipeline.borrow_mut().join(&key, waiting);
-            lanes.insert(key);
+            let (server, key) = (waiting.file.server, (priority.of(&waiting.file), devices));
+            self.pipeline(server).borrow_mut().join(&key, waiting);
+            lanes.insert((server, key));
         }
-        lanes.iter().for_each(|key| self.begin_batches(key));
+        lanes.iter().for_each(|(server, key)| self.begin_batches(*server, key));
     }
 
     fn commit_apart(self: &Rc<Self>, priority: Priority, waiting: Waiting<Rc<File>>) {
@@ -148,18 +149,24 @@ impl DataContext {
         });
     }
 
-    /// Begins the batches of a lane that may run.
-    fn begin_batches(self: &Rc<Self>, key: &LaneKey) {
+    /// Begins the batches of a lane of the server that may run.
+    fn begin_batches(self: &Rc<Self>, server: ServerId, key: &LaneKey) {
         loop {
-            let batch = self.pipeline.borrow_mut().begin(key);
+            let batch = self.pipeline(server).borrow_mut().begin(key);
             let Some(batch) = batch else { return };
             let (this, key) = (self.clone(), key.clone());
-            self.env.spawn(async move { this.run_batch(&key, batch).await });
+            self.env.spawn(async move { this.run_batch(server, &key, batch).await });
         }
     }
 
-    async fn run_batch(self: Rc<Self>, key: &LaneKey, batch: Vec<Waiting<Rc<File>>>) {
+    async fn run_batch(
+        self: Rc<Self>,
+        server: ServerId,
+        key: &LaneKey,
+        batch: Vec<Waiting<Rc<File>>>,
+    ) {
         let (priority, devices) = key;
+        let pipeline = || self.pipeline(server).borrow_mut();
         // Writes may have been accepted since the files joined the lane.
         let stays = |file: &Rc<File>| {
             let is_same = *priority == Priority::Bulk || priority.of(file) == *priority;
@@ -170,12 +177,11 @@ impl DataContext {
         self.begin_commits(*priority, leaves);
         let (files, done): (Vec<_>, Vec<_>) =
             stays.into_iter().map(|waiting| (waiting.file, waiting.done)).unzip();
-        let number =
-            (*priority != Priority::Sync).then(|| self.pipeline.borrow_mut().number_batch());
+        let number = (*priority != Priority::Sync).then(|| pipeline().number_batch());
         files.iter().for_each(|file| file.state.borrow_mut().batch = number);
         let sealed = self.prepare_commit(&files, priority.purpose()).await;
-        self.pipeline.borrow_mut().prepared(key);
-        self.begin_batches(key);
+        pipeline().prepared(key);
+        self.begin_batches(server, key);
         match priority {
             _ if files.is_empty() => {}
             Priority::Sync => {
@@ -196,33 +202,33 @@ impl DataContext {
                     })
                     .collect();
                 let files: Vec<_> = stable.iter().map(|(file, _)| file.clone()).collect();
-                self.pipeline.borrow_mut().are_ready(stable);
-                self.send_ready();
+                pipeline().are_ready(stable);
+                self.send_ready(server);
                 // Who waits for one of them can have it sent at once now.
                 files.iter().for_each(|file| file.changed.notify_all());
             }
         }
-        self.pipeline.borrow_mut().ended(key);
-        self.begin_batches(key);
+        pipeline().ended(key);
+        self.begin_batches(server, key);
     }
 
-    /// Sends as many stable files as tasks may.
-    fn send_ready(self: &Rc<Self>) {
+    /// Sends as many stable files of the server as tasks may.
+    fn send_ready(self: &Rc<Self>, server: ServerId) {
         loop {
             let queue = self.active.borrow().len();
-            let request = self.pipeline.borrow_mut().next_request(queue);
+            let request = self.pipeline(server).borrow_mut().next_request(queue);
             let Some(request) = request else { return };
-            self.send_request(request);
+            self.send_request(server, request);
         }
     }
 
-    fn send_request(self: &Rc<Self>, request: Request<Rc<File>, Option<Sealed>>) {
+    fn send_request(self: &Rc<Self>, server: ServerId, request: Request<Rc<File>, Option<Sealed>>) {
         let (this, Request { files, hurried }) = (self.clone(), request);
         self.env.spawn(async move {
             let (files, sealed): (Vec<_>, Vec<_>) = files.into_iter().unzip();
             this.finish_commit(&files, &sealed, Purpose::Background).await;
-            this.pipeline.borrow_mut().sent(hurried);
-            this.send_ready();
+            this.pipeline(server).borrow_mut().sent(hurried);
+            this.send_ready(server);
         });
     }
 
@@ -246,9 +252,11 @@ pub(super) async fn commit_aged(env: Env, weak: Weak<DataContext>) {
             ctx.trim_pool().await;
             continue;
         }
-        let batch = ctx.take_due(now);
+        let servers = ctx.sessions.servers().into_iter();
+        let batch: Vec<_> = servers.flat_map(|server| ctx.take_due(server, now)).collect();
         if batch.is_empty() {
-            let due = ctx.pipeline.borrow().next_due().unwrap_or(checked + POOL_CHECK);
+            let due = ctx.pipelines.values().filter_map(|pipeline| pipeline.borrow().next_due());
+            let due = due.min().unwrap_or(checked + POOL_CHECK);
             let until = due.since(now).saturating_sub(ctx.ahead());
             drop(ctx);
             let wait = until.min((checked + POOL_CHECK).since(now)).max(Duration::from_millis(1));
@@ -286,7 +294,7 @@ impl File {
     pub(super) fn commit_soon(self: &Rc<Self>) {
         self.enqueue();
         let now = self.ctx.env.now();
-        if self.ctx.pipeline.borrow_mut().make_due(self, now) {
+        if self.ctx.pipeline(self.server).borrow_mut().make_due(self, now) {
             self.ctx.wake.notify_all();
         }
     }
@@ -326,15 +334,15 @@ impl File {
     /// Somebody waits for the file's commit to end: one that has not begun is given up, and one
     /// whose data is stable is sent. Returns whether it was given up.
     pub(super) fn hurry_commit(self: &Rc<Self>) -> bool {
-        let withdrawn = self.ctx.pipeline.borrow_mut().withdraw(self);
+        let withdrawn = self.ctx.pipeline(self.server).borrow_mut().withdraw(self);
         if withdrawn.is_some() {
             self.state.borrow_mut().committing = false;
             self.notify();
             return true;
         }
-        let request = self.ctx.pipeline.borrow_mut().hurry(self);
+        let request = self.ctx.pipeline(self.server).borrow_mut().hurry(self);
         if let Some(request) = request {
-            self.ctx.send_request(request);
+            self.ctx.send_request(self.server, request);
         }
         false
     }

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use types::Fault;
+use types::{Fault, ServerId};
 
 use super::context::{DataContext, FLUSH_TRIES, Purpose, RETRY, is_transient};
 use super::file::{File, FileState};
@@ -135,13 +135,13 @@ impl FileState {
 impl DataContext {
     /// See [`crate::boundary::DataHalf::sync_all`].
     pub(super) async fn sync_all(self: &Rc<Self>) -> Result<(), Fault> {
-        let mut groups: BTreeMap<Devices, Vec<Rc<File>>> = BTreeMap::new();
+        let mut groups: BTreeMap<(ServerId, Devices), Vec<Rc<File>>> = BTreeMap::new();
         let mut parts: Vec<Vec<Rc<File>>> = Vec::new();
         for file in self.unsettled() {
             file.launch_all();
             if file.is_launched() {
                 let devices = file.state.borrow().devices();
-                groups.entry(devices).or_default().push(file);
+                groups.entry((file.server, devices)).or_default().push(file);
             } else {
                 parts.push(vec![file]);
             }

@@ -169,7 +169,7 @@ fn file_whose_commit_goes_on_is_looked_at_each_retry_while_writers_are_slowed() 
         rig.env.sleep(Duration::from_secs(1)).await;
         let mut times = BTreeSet::new();
         for _ in 0..1000 {
-            times.extend(rig.ctx.pipeline.borrow().next_due());
+            times.extend(rig.ctx.pipeline(HOME).borrow().next_due());
             rig.env.sleep(Duration::from_millis(1)).await;
         }
         assert!((10..=25).contains(&times.len()), "looked at {} times in a second", times.len());
