@@ -272,6 +272,7 @@ async fn config_of(
         own_host: mount::host_name(),
         validate: false,
         servers: servers_of(cluster),
+        protocol: cluster.protocol,
         membership,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)

@@ -171,7 +171,7 @@ struct Ear {
 
 impl Events<Mds> for Ear {
     fn absorb(&self, _: &Request, _: &Reply, _: u64) {}
-    fn push(&self, push: Push) -> Option<PushReply> {
+    fn push(&self, _: ServerId, push: Push) -> Option<PushReply> {
         if let (Push::Recall { ino, seq, take, .. }, Some(session)) = (push, self.session.upgrade())
         {
             let back = Op::Return { ino, seq, give: take, still_open: false, range: None };
