@@ -50,6 +50,19 @@ const GATE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an operation waits for an answer before the machine is asked what to do.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(7);
 
+/// Joint operations as the status shows them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct JointStatus {
+    /// How two shards agree.
+    pub protocol: &'static str,
+    /// Operations that are not over for this shard.
+    pub open: u64,
+    /// What each protocol has cost since the server started.
+    pub counts: [(&'static str, Counts); Protocol::ALL.len()],
+    /// The other shards, with the epoch of the server that is reached; 0: none is.
+    pub peers: Vec<(u8, u32)>,
+}
+
 /// All joint operations of this shard. See the module.
 pub struct Joint {
     site: RefCell<Site>,
@@ -170,22 +183,20 @@ impl Joint {
         self.peers.keys().nth(turn % (self.peers.len() + 1)).copied()
     }
 
-    /// What was counted since the server started.
-    pub fn counts(&self, protocol: Protocol) -> Counts {
-        self.site.borrow().counts(protocol)
-    }
-
-    /// Operations that are not over for this shard.
-    pub fn open_count(&self) -> usize {
-        self.open.borrow().len()
-    }
-
-    /// The other shards: number, address, and the epoch of the server that is reached.
-    pub fn peers(&self) -> impl Iterator<Item = (ShardId, &[String], Option<types::Epoch>)> {
+    /// What the server's status says of it.
+    pub fn status(&self) -> JointStatus {
         let site = self.site.borrow();
-        let reached: Vec<_> = self.peers.keys().map(|&shard| site.reaches(shard)).collect();
-        let each = self.peers.iter().zip(reached);
-        each.map(|((&shard, peer), epoch)| (shard, peer.addresses(), epoch))
+        JointStatus {
+            protocol: self.protocol.name(),
+            open: self.open.borrow().len() as u64,
+            counts: Protocol::ALL.map(|protocol| (protocol.name(), site.counts(protocol))),
+            // A server that is not reached has epoch 0.
+            peers: self
+                .peers
+                .keys()
+                .map(|&shard| (shard.0, site.reaches(shard).map_or(0, |epoch| epoch.0)))
+                .collect(),
+        }
     }
 
     /// The server stops.

@@ -79,10 +79,6 @@ impl Peer {
         }
     }
 
-    pub fn addresses(&self) -> &[String] {
-        &self.addresses
-    }
-
     pub fn stop(&self) {
         self.stopping.set(true);
         if let Some(session) = self.session.borrow_mut().take() {

@@ -3,6 +3,7 @@
 use types::json::Json;
 
 use super::{ScrubStatus, Status};
+use crate::joint::JointStatus;
 
 /// Findings of a scrub that the status shows; the log has more.
 const PROBLEMS_SHOWN: usize = 20;
@@ -90,6 +91,10 @@ impl Status {
         });
         out.number("epoch", u64::from(self.epoch));
         out.text("address", &self.address);
+        if let Some(joint) = &self.joint {
+            out.key("joint");
+            add_joint(&mut *out, joint);
+        }
     }
 
     fn add_door(&self, out: &mut Json) {
@@ -139,6 +144,40 @@ impl Status {
         }
         out.close(']');
     }
+}
+
+/// Adds what operations of several servers have cost, by the protocol that they agreed by.
+fn add_joint(out: &mut Json, joint: &JointStatus) {
+    out.open('{');
+    out.text("protocol", joint.protocol);
+    out.number("open", joint.open);
+    out.list("peers", &joint.peers, |out, &(shard, epoch)| {
+        out.open('{');
+        out.number("server", u64::from(shard));
+        out.number("epoch", u64::from(epoch));
+        out.close('}');
+    });
+    out.key("counts");
+    out.open('{');
+    for (name, counts) in &joint.counts {
+        out.key(name);
+        out.open('{');
+        for (name, count) in [
+            ("committed", counts.committed),
+            ("aborted", counts.aborted),
+            ("forced", counts.forced),
+            ("lazy", counts.lazy),
+            ("messages", counts.messages),
+            ("critical_forced", counts.critical_forced),
+            ("critical_lazy", counts.critical_lazy),
+            ("critical_messages", counts.critical_messages),
+        ] {
+            out.number(name, count);
+        }
+        out.close('}');
+    }
+    out.close('}');
+    out.close('}');
 }
 
 impl ScrubStatus {

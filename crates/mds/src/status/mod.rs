@@ -11,6 +11,7 @@ use session::server::{DoorCounts, Who};
 use types::{Bug, ClientId, PagId, planted};
 
 use crate::eviction::FenceState;
+use crate::joint::JointStatus;
 use crate::ops::READ;
 use crate::server::Server;
 use crate::sessions::SessionState;
@@ -110,6 +111,8 @@ pub struct Status {
     pub server: u16,
     /// All metadata servers of the namespace, with their addresses; empty: it is the only one.
     pub servers: Vec<ServerInfo>,
+    /// Operations of several servers; `None`: there are no others.
+    pub joint: Option<JointStatus>,
     /// Epoch of this start.
     pub epoch: u32,
     /// The address it listens on.
@@ -197,6 +200,7 @@ pub async fn collect(server: &Server, viewer: &Who) -> Status {
         fs_uuid: runtime.identity.uuid.to_string(),
         server: runtime.server_id().0,
         servers: runtime.config.servers.clone(),
+        joint: server.joint.has_peers().then(|| server.joint.status()),
         epoch: runtime.identity.epoch.0,
         address: server.sessions.address(),
         uptime_ms: runtime.env.now().since(runtime.started).as_millis() as u64,
