@@ -284,17 +284,20 @@ async fn remove_everything(mfs: &Mfs, what: &str) {
                     continue;
                 };
                 let directory = entry.kind == FileKind::Directory;
-                if directory && !txn.names().is_empty(entry.ino)? {
+                let far = outside::is_far(txn, entry.ino);
+                if directory && !far && !txn.names().is_empty(entry.ino)? {
                     continue;
                 }
                 txn.names().remove_name(dir, &entry.name)?;
-                links(txn, entry.ino, if directory { -2 } else { -1 })?;
+                if !far {
+                    links(txn, entry.ino, if directory { -2 } else { -1 })?;
+                }
                 if directory {
                     links(txn, dir, -1)?;
                 }
                 return Ok(true);
             }
-            Ok(false)
+            outside::remove_one(txn)
         });
         let removed = removed.await.unwrap_or_else(|error| panic!("{what}: {error}")).0;
         let freed = mfs.run(COST, |txn| {

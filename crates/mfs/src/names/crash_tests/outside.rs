@@ -113,6 +113,20 @@ pub fn step(txn: &mut Txn<'_>, (dir, name): (Ino, &Name), which: u64, n: u64) ->
     }
 }
 
+/// Takes its names on other shards from one inode; `false`: none has any. Directories are empty.
+pub fn remove_one(txn: &mut Txn<'_>) -> Result<bool, Stop> {
+    let Some(&(ino, outside)) = txn.names().guests(Ino::NONE, 1)?.first() else {
+        return Ok(false);
+    };
+    txn.names().set_outside(ino, None)?;
+    let counted = match outside {
+        Outside::Parent(_) => 2,
+        Outside::Names(names) => names as i32,
+    };
+    links(txn, ino, -counted)?;
+    Ok(true)
+}
+
 /// All inodes with names on other shards; empty if there are none.
 pub fn describe(txn: &mut Txn<'_>) -> Result<String, Stop> {
     let mut out = String::new();
