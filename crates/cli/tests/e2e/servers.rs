@@ -43,6 +43,9 @@ impl Local {
             let place = mount.to_str().unwrap();
             table.lines().any(|line| line.split(' ').nth(4) == Some(place))
         });
+        // Until then a signal would end it at once.
+        let pid = self.running.as_ref().expect("it runs").id();
+        eventually("it waits for signals", || handles_sigterm(pid));
     }
 
     fn command(&self) -> Command {
@@ -133,6 +136,16 @@ impl Drop for Local {
     }
 }
 
+/// Does a process block or catch SIGTERM?
+fn handles_sigterm(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let masks = status.lines().filter_map(|line| {
+        let mask = line.strip_prefix("SigBlk:").or(line.strip_prefix("SigCgt:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    masks.fold(0, |all, mask| all | mask) >> (Signal::TERM.as_raw() - 1) & 1 == 1
+}
+
 /// Exit status of a command, and all that it says.
 fn run(command: &mut Command) -> (i32, String) {
     let output = command.output().unwrap();
@@ -203,8 +216,8 @@ fn commands_reach_the_zones_and_the_metadata_of_each_server() {
 
 #[test]
 fn metadata_of_another_server_are_refused() {
-    let mut local = Local::start(2);
-    local.stop();
+    let local = Local { running: None, scratch: Scratch::new() };
+    success(local.command().args(["--mds", "2", "--exec", "true"]));
     let file = local.dir().join("cluster.toml");
     let text = fs::read_to_string(&file).unwrap();
     let swapped = text.replace("metadata1.img", "x").replace("metadata.img", "metadata1.img");
