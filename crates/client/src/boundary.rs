@@ -170,7 +170,8 @@ pub trait Rpc {
     /// may not be.
     fn sync(&self, server: ServerId) -> LocalFuture<'_, Result<(), Fault>>;
     /// Sends commits, in order, from one to `COMPOUND_OPS_MAX`. `sync`: they are durable when
-    /// answered, as is everything of the sessions with their servers so far. The results are one for
+    /// answered, as is everything of the sessions with their servers so far. The results are one
+    /// for
     /// each commit. After a commit that fails, later ones of the same inode are not sent. `Stale`:
     /// the inode is gone for everybody.
     fn commit(

@@ -395,7 +395,8 @@ impl Core {
         }
     }
 
-    /// Applies attributes and rights of an inode from a reply of its own server. Returns whether the
+    /// Applies attributes and rights of an inode from a reply of its own server. Returns whether
+    /// the
     /// lease is newer; `None`: another server replied, which knows nothing of that.
     fn apply_attr_and_lease(&self, leased: &Leased) -> Option<(Rc<Inode>, bool)> {
         if self.is_elsewhere(leased.attr.ino) {

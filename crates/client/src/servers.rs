@@ -51,10 +51,10 @@ async fn meet_others(
 ) -> Result<(Sessions<Mds>, ByShard), String> {
     let first = met[0].clone();
     let asked = first.call(Call::reserved(vec![Op::Servers {}]));
-    let unnamed = || "the metadata server does not name the servers of the file system".to_owned();
-    let reply = env.timeout(config.connect_timeout, asked).await.ok_or_else(unnamed)?;
-    let reply = reply.map_err(|fault| format!("{}: {fault}", unnamed()))?;
-    let Ok(OpReply::Servers { list }) = result(&reply, 0) else { return Err(unnamed()) };
+    let no_list = || "the metadata server does not name the servers of the file system".to_owned();
+    let reply = env.timeout(config.connect_timeout, asked).await.ok_or_else(no_list)?;
+    let reply = reply.map_err(|fault| format!("{}: {fault}", no_list()))?;
+    let Ok(OpReply::Servers { list }) = result(&reply, 0) else { return Err(no_list()) };
     let by_shard = by_shard(list, first.server())?;
     for info in list {
         let is_first = info.server == first.server();

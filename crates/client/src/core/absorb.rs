@@ -182,7 +182,7 @@ impl Core {
         let OpReply::Removed { attr, dir, kept, .. } = reply else { return };
         self.apply_dir_change(dir, Some((name, None)));
         if self.is_elsewhere(attr.ino) {
-            return self.void_unnamed(attr.ino, attr.kind == FileKind::Directory);
+            return self.void_after_removal(attr.ino, attr.kind == FileKind::Directory);
         }
         let given_up = unused == Some(attr.ino) && !kept;
         self.apply_name_removed(attr, given_up || attr.kind == FileKind::Directory);
@@ -202,7 +202,7 @@ impl Core {
         }
         if let Some(attr) = replaced.as_ref().filter(|attr| self.is_elsewhere(attr.ino)) {
             let stays = flags & EXCHANGE != 0 || attr.ino == moved.attr.ino;
-            self.void_unnamed(attr.ino, !stays && attr.kind == FileKind::Directory);
+            self.void_after_removal(attr.ino, !stays && attr.kind == FileKind::Directory);
         } else if let Some(attr) = replaced {
             self.apply_name_removed(attr, unused == Some(attr.ino) && !kept);
         }

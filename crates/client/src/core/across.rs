@@ -43,7 +43,7 @@ impl Core {
     }
 
     /// Another server than the inode's own says that it has lost a name; `removed`: it is gone.
-    pub(super) fn void_unnamed(&self, ino: Ino, removed: bool) {
+    pub(super) fn void_after_removal(&self, ino: Ino, removed: bool) {
         self.void(ino, Rights::ATTR);
         let known = self.inodes.get(ino).filter(|_| removed);
         if let Some(dir) = known {
@@ -52,7 +52,8 @@ impl Core {
         }
     }
 
-    /// Are the cached attributes of an inode valid that has a name in `dir`? The lease of the server
+    /// Are the cached attributes of an inode valid that has a name in `dir`? The lease of the
+    /// server
     /// of `dir` is good; another server of the inode may be away.
     pub fn is_covered(&self, dir: Ino, inode: &Inode) -> bool {
         let is_good = || self.rpc.of(inode.ino).lease_ends() > self.env.now();

@@ -1,8 +1,10 @@
 //! Placement classes: sets of zones that directories allow, each with a pool of its own.
 //!
-//! A directory that names zones has its files in a class of these zones; all others are in the class
+//! A directory that names zones has its files in a class of these zones; all others are in the
+//! class
 //! of every zone. The zones of a class are of one metadata server, which grants the blocks of its
-//! files: each server has classes of its own. So blocks that a class has reserved are always of a zone that its files
+//! files: each server has classes of its own. So blocks that a class has reserved are always of a
+//! zone that its files
 //! may use. Within a class, the zones take turns ([`proto::placement`]).
 
 use std::cell::{Cell, RefCell};

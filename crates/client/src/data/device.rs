@@ -187,7 +187,8 @@ impl Drop for Held<'_> {
 }
 
 impl DataDevice {
-    /// The device at `path` with these zones of the server; `found` is the result of the first look.
+    /// The device at `path` with these zones of the server; `found` is the result of the first
+    /// look.
     pub fn new(
         env: &Env,
         (server, zones): (ServerId, &[PagInfo]),

@@ -84,7 +84,8 @@ impl DataContext {
         if slowed { self.commit.due() - self.commit.early() } else { Duration::ZERO }
     }
 
-    /// Takes the files of the server out that are due, each marked as committing; at most [`BATCH`]. Those that
+    /// Takes the files of the server out that are due, each marked as committing; at most
+    /// [`BATCH`]. Those that
     /// will soon be due go with the first one, so that they share its flushes and requests.
     fn take_due(&self, server: ServerId, now: Instant) -> Vec<Rc<File>> {
         let (pressure, slowed) = (self.budget.has_waiters(), self.ahead());

@@ -114,7 +114,7 @@ impl Client {
             Some(removal) if removal.inode.ino == attr.ino => removal.complete(attr, kept),
             _ => self.core.name_removed(place.dir, attr).await,
         }
-        self.core.inval_unnamed(kernel_target, (place.dir, attr.ino)).await;
+        self.core.inval_after_removal(kernel_target, (place.dir, attr.ino)).await;
         self.core.invalidate_for_abandoned_caller(&reply).await;
         Ok(())
     }
@@ -126,7 +126,7 @@ impl Client {
         let op = Op::Rmdir { dir: place.dir, name: place.name.clone() };
         let reply = self.core.send_change(caller, op).await?;
         if let Ok(OpReply::Removed { attr, .. }) = result(&reply, 0) {
-            self.core.inval_unnamed(kernel_target, (place.dir, attr.ino)).await;
+            self.core.inval_after_removal(kernel_target, (place.dir, attr.ino)).await;
         }
         self.core.invalidate_for_abandoned_caller(&reply).await;
         result(&reply, 0).map(|_| ()).map_err(|fault| self.core.dir_fault(place.dir, fault))
@@ -196,14 +196,9 @@ impl Client {
                 Some(removal) if removal.inode.ino == attr.ino => removal.complete(attr, kept),
                 _ => self.core.name_removed(from.dir, attr).await,
             }
-            self.core.inval_unnamed(kernel_target, (from.dir, attr.ino)).await;
+            self.core.inval_after_removal(kernel_target, (from.dir, attr.ino)).await;
         }
-        // What this client held of it at its own server went with the reply.
-        for ino in [moved.attr.ino, to.dir] {
-            if !self.core.rpc.is_together(from.dir, ino) {
-                self.core.kernel.inval_attr(ino).await;
-            }
-        }
+        self.core.inval_elsewhere(from.dir, [moved.attr.ino, to.dir]).await;
         // The kernel moves its cached name along, with its TTL: to a directory where nothing would
         // invalidate it.
         let holds = |dir| self.core.inodes.get(dir).is_some_and(|dir| dir.holds(Rights::NAMES));
@@ -303,10 +298,18 @@ impl Core {
         self.cached_inode(place).map(|inode| inode.ino)
     }
 
+    /// What this client held of those of these inodes that another server has than that of `dir` went
+    /// with the reply to a rename.
+    async fn inval_elsewhere(&self, dir: Ino, inodes: [Ino; 2]) {
+        for ino in inodes.into_iter().filter(|ino| !self.rpc.is_together(dir, *ino)) {
+            self.kernel.inval_attr(ino).await;
+        }
+    }
+
     /// An inode lost a name in a directory. If the kernel meant another inode, it decrements the link
     /// count of that one, and its attributes of this one are outdated. They are, too, if another
     /// server has the inode: what this client held of it there went with the reply.
-    async fn inval_unnamed(&self, kernel_target: Option<Ino>, (dir, ino): (Ino, Ino)) {
+    async fn inval_after_removal(&self, kernel_target: Option<Ino>, (dir, ino): (Ino, Ino)) {
         if kernel_target != Some(ino) || !self.rpc.is_together(dir, ino) {
             self.kernel.inval_attr(ino).await;
         }

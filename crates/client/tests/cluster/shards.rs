@@ -591,8 +591,8 @@ fn attributes_of_another_server_are_asked_for_again_after_link_rename_and_unlink
 
         b.kernel.notices.borrow_mut().clear();
         b.unlink(Ino::ROOT, "two").await.unwrap();
-        let told = b.kernel.notices.borrow().contains(&crate::harness::Notice::Attr(other));
-        assert!(told, "the kernel asks for the link count again");
+        let heard = b.kernel.notices.borrow().contains(&crate::harness::Notice::Attr(other));
+        assert!(heard, "the kernel asks for the link count again");
         assert_eq!(b.client.getattr(other).await.unwrap().0.nlink, 1);
 
         b.client.rename(&ROOT, at(&one), at(&two_name), 0).await.unwrap();
