@@ -584,7 +584,9 @@ impl File {
     /// See [`crate::boundary::FileContent::drop_all`].
     pub(super) fn drop_all(self: &Rc<Self>, lost: bool) {
         let mut state = self.state.borrow_mut();
-        if lost && !state.loss_reported && state.has_changes() {
+        let loses = lost && state.has_changes();
+        let reported = lost && state.loss_reported;
+        if loses && !reported {
             self.fail();
             self.ctx.rpc.log(&format!(
                 "{}: the session was lost; written data that was not yet committed is lost",
@@ -603,7 +605,7 @@ impl File {
             state.stamps = unflushed;
         }
         // Writes that are still in flight belong to the same loss.
-        state.loss_reported = lost;
+        state.loss_reported = loses || reported;
         state.rights = Rights::empty();
         state.paused = false;
         let settled = state.is_settled();

@@ -321,6 +321,27 @@ fn eviction_drops_uncommitted_data_and_reports_it() {
     });
 }
 
+/// What a restarted server lost of a file of which nothing else is lost, and together with more.
+#[test]
+fn lost_commit_has_one_line_in_the_log() {
+    run(423, one_disk(512), |rig| async move {
+        for (ino, writes_on) in [(1, false), (2, true)] {
+            let file = rig.file(ino);
+            rig.write(&file, 0, &[1; 4096]).await.unwrap();
+            file.fsync(false).await.unwrap();
+            if writes_on {
+                rig.write(&file, 4096, &[2; 4096]).await.unwrap();
+            }
+            file.drop_all(true);
+            file.report_lost_commit();
+            let of_it = format!("inode {ino}");
+            let lines = rig.server.log.borrow().iter().filter(|l| l.contains(&of_it)).count();
+            assert_eq!(lines, 1, "{writes_on}: {:?}", rig.server.log.borrow());
+            assert!(file.has_unreported_loss());
+        }
+    });
+}
+
 #[test]
 fn write_waits_for_writes_of_a_lost_session_to_its_blocks() {
     // So few blocks that the second write gets blocks of the first.
