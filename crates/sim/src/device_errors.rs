@@ -15,7 +15,7 @@ use types::{Fault, Ino};
 
 use crate::call::{Call, FileNo, Op, Outcome, Until};
 use crate::content::{Content, Dirty, Edit};
-use crate::model::{Body, ContentLoss, FsState, NotDurable, Step, impossible};
+use crate::model::{Body, FsState, NotDurable, Step, impossible};
 
 impl FsState {
     /// A device failed a client's write to a file, or with `flush` the flush after it.
@@ -46,8 +46,7 @@ impl FsState {
         let node = next.node(ino);
         if let Body::File(content) = &node.body {
             let before = content.clone();
-            node.loss =
-                Some(Rc::new(ContentLoss { client: call.client, if_nothing_lost: None, before }));
+            node.loses(call.client, None, before);
         }
         let mine = node.dirty.iter().position(|dirty| dirty.client == call.client);
         if let (Some(mine), Body::File(content)) = (mine, &node.body) {

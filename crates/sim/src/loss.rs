@@ -16,7 +16,20 @@ use types::{Fault, Ino};
 
 use crate::call::{Call, FileNo, MAPPED, Op, Outcome, Until};
 use crate::content::{Content, Dirty, Edit, blocks_of};
-use crate::model::{Body, ContentLoss, FsState, Node, NotDurable, Step, impossible, owner_of};
+use crate::model::{Body, FsState, Node, NotDurable, Step, impossible, owner_of};
+
+/// A client that may have lost changes of a file.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ContentLoss {
+    /// The client.
+    pub client: usize,
+    /// The content if nothing was lost; `None`: something was lost.
+    pub if_nothing_lost: Option<Content>,
+    /// The content with the client's changes, which its kernel shows until it knows of the loss.
+    pub before: Content,
+    /// Clients that may have lost changes of it earlier.
+    pub earlier: Vec<usize>,
+}
 
 impl Node {
     /// An answer was seen: may the content without a loss still explain it?
@@ -25,6 +38,17 @@ impl Node {
         if loss.if_nothing_lost.as_ref().is_some_and(|intact| !possible(intact)) {
             Rc::make_mut(loss).if_nothing_lost = None;
         }
+    }
+
+    /// A client may have lost changes, after which the content is `before`.
+    pub(crate) fn loses(&mut self, client: usize, intact: Option<Content>, before: Content) {
+        let mut earlier = Vec::new();
+        if let Some(loss) = self.loss.take() {
+            earlier.extend(loss.earlier.iter().copied().chain([loss.client]));
+            earlier.retain(|other| *other != client);
+        }
+        let loss = ContentLoss { client, if_nothing_lost: intact, before, earlier };
+        self.loss = Some(Rc::new(loss));
     }
 
     pub(crate) fn is_dirty_of(&self, client: usize) -> bool {
@@ -352,7 +376,8 @@ impl FsState {
             self.must_report_loss.contains(&place) || self.may_report_loss.contains_key(&place)
         };
         let loss = self.nodes.get(&ino).and_then(|node| node.loss.as_ref());
-        loss.is_some_and(|loss| loss.client == call.client)
+        let client = call.client;
+        loss.is_some_and(|loss| loss.client == client || loss.earlier.contains(&client))
             || self.opens.get(&(call.client, ino)).is_some_and(|o| o.files.iter().any(reports))
     }
 
@@ -561,7 +586,7 @@ impl FsState {
         }
         if !dead {
             let (intact, before) = (Some(intact.clone()), intact.clone());
-            node.loss = Some(Rc::new(ContentLoss { client, if_nothing_lost: intact, before }));
+            node.loses(client, intact, before);
         }
         let left = dirty.lost();
         node.add_lost_content(&left, dirty.has_unsynced_before(failed), late);

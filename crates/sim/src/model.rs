@@ -11,6 +11,7 @@ use types::{Fault, FileKind, Ino};
 
 use crate::call::{At, Call, FileNo, NameNo, Op, Outcome, Seen, TargetNo};
 use crate::content::{Content, Dirty};
+use crate::loss::ContentLoss;
 
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
@@ -76,17 +77,6 @@ pub struct NotDurable {
     pub flush_failed: bool,
     /// A device carried out a write after the server's flush: like `flush_failed`, until a sync.
     pub late_write: bool,
-}
-
-/// A client that may have lost changes of a file.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct ContentLoss {
-    /// The client.
-    pub client: usize,
-    /// The content if nothing was lost; `None`: something was lost.
-    pub if_nothing_lost: Option<Content>,
-    /// The content with the client's changes, which its kernel shows until it knows of the loss.
-    pub before: Content,
 }
 
 /// A held lock: one flock lock, or one unit of an fcntl lock.

@@ -143,7 +143,7 @@ impl Checkers {
                 self.lying.borrow_mut().troubled(zone, begins, now);
             }
             Event::LostWrites { client, ino } => {
-                self.lying.borrow().lost(client, ino, &self.places.borrow());
+                self.lying.borrow_mut().lost(client, ino, &self.places.borrow());
             }
             Event::Evicts(client, _) => {
                 self.evicted_from(self.owners.borrow().place_of(client));

@@ -5,7 +5,7 @@
 //! - An operation on a file, also `syncfs`, fails with EIO only if a device of such a zone has
 //!   failed a request of its client, or may count as absent: it failed, stalled or was dead within
 //!   the last 20 s. The same holds where a client says that it lost what was
-//!   written to a file.
+//!   written to a file. If that was at a target, its zone has failed the client from there on.
 //!   A client none of whose zones works places nothing, so there any file may fail. Zones that
 //!   drain, or did in the last 20 s, take nothing either.
 //! - A call takes a second at most if its file lies in no zone that stalls or is dead during the
@@ -224,12 +224,23 @@ impl Lying {
 
     /// A client says that it lost what was written to a file. (If no device has failed it at all,
     /// `LOSS` says so.)
-    pub(crate) fn lost(&self, client: usize, ino: Ino, places: &BTreeMap<usize, ClientPlace>) {
-        if run_of(places, client).is_none_or(|place| !self.failed.contains_key(&place)) {
+    pub(crate) fn lost(&mut self, client: usize, ino: Ino, places: &BTreeMap<usize, ClientPlace>) {
+        let Some(place) = run_of(places, client) else { return };
+        // A target's device fails the target, and a client may report the loss much later.
+        let doubtful: Zones = self.troubles.doubtful(self.now()).collect();
+        let of_targets: Zones = doubtful.intersection(&self.targets).copied().collect();
+        if !of_targets.is_empty() {
+            self.failed.entry(place.clone()).or_default().extend(of_targets);
+        }
+        if !self.failed.contains_key(&place) {
             return;
         }
         let text = format!("c{client} says that what was written to inode {ino} is lost");
         self.check_error(client, Some(ino), places, &text);
+    }
+
+    fn now(&self) -> Instant {
+        self.times.last().copied().unwrap_or_default()
     }
 
     /// The zones in which a file lies, as far as known.
@@ -259,7 +270,7 @@ impl Lying {
             return;
         }
         let mut failed = self.failed.get(&place).cloned().unwrap_or_default();
-        let now = self.times.last().copied().unwrap_or_default();
+        let now = self.now();
         failed.extend(self.troubles.doubtful(now));
         let zones = file.map_or_else(|| failed.clone(), |ino| self.zones_of(ino));
         let unusable: Zones = failed.iter().copied().chain(self.leaving.doubtful(now)).collect();
@@ -321,8 +332,12 @@ mod tests {
     }
 
     fn found(work: impl FnOnce(&mut Lying)) -> bool {
+        found_with(Zones::new(), work)
+    }
+
+    fn found_with(targets: Zones, work: impl FnOnce(&mut Lying)) -> bool {
         let events = Events::default();
-        work(&mut Lying::new(&events, false, Zones::new()));
+        work(&mut Lying::new(&events, false, targets));
         events.first_violation().is_some_and(|(invariant, _)| invariant == Invariant::Zone)
     }
 
@@ -366,6 +381,24 @@ mod tests {
         };
         assert!(!lost(true));
         assert!(lost(false));
+    }
+
+    #[test]
+    fn loss_at_a_target_may_be_reported_long_after_its_device_works_again() {
+        let reported = |says_loss: bool| {
+            found_with(Zones::from([PagId(2)]), |lying| {
+                lying.all = Zones::from([PagId(1), PagId(2)]);
+                lying.troubled(Some(PagId(2)), true, Instant(0));
+                if says_loss {
+                    lying.lost(0, Ino(20), &places());
+                }
+                lying.troubled(Some(PagId(2)), false, Instant(0));
+                lying.at(9, Instant(0) + Duration::from_secs(60));
+                lying.check_error(0, Some(Ino(20)), &places(), "a close");
+            })
+        };
+        assert!(!reported(true));
+        assert!(reported(false));
     }
 
     #[test]
