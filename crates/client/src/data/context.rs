@@ -40,6 +40,9 @@ pub(super) enum Purpose {
     Sync,
 }
 
+/// Files whose changes are on their way to one server, and what was sealed of each.
+type CommitPipeline = Pipeline<Rc<File>, Option<Sealed>>;
+
 /// State that all files of a client share.
 pub struct DataContext {
     pub(super) env: Env,
@@ -70,7 +73,7 @@ pub struct DataContext {
     /// How files are committed.
     pub(super) commit: CommitPolicy,
     /// One for the files of each server: a server that is away holds up the files of no other.
-    pub(super) pipelines: BTreeMap<ServerId, RefCell<Pipeline<Rc<File>, Option<Sealed>>>>,
+    pub(super) pipelines: BTreeMap<ServerId, RefCell<CommitPipeline>>,
     /// The files that are not clean.
     pub(super) active: RefCell<BTreeMap<Ino, Rc<File>>>,
     /// [`DataContext::commit_unmapped`] is committing files.
@@ -97,7 +100,7 @@ impl DataContext {
     pub(super) fn pipeline(
         &self,
         server: ServerId,
-    ) -> &RefCell<Pipeline<Rc<File>, Option<Sealed>>> {
+    ) -> &RefCell<CommitPipeline> {
         self.pipelines.get(&server).expect("every server is known from the beginning")
     }
 
