@@ -189,8 +189,8 @@ pub trait Rpc {
     ) -> LocalFuture<'_, CommitsAndGrant>;
     /// Requests that the busiest server had to work on, as its last answer said.
     fn load(&self) -> u16;
-    /// Until when the lease of the session with the server is good, as far as this client knows:
-    /// nothing new is submitted to a device for a file of that server after it.
+    /// Until when the lease of the session with the server is good, as far as this client knows.
+    /// After that nothing new is submitted to a device for a file of that server.
     fn lease_ends(&self, server: ServerId) -> Instant;
     /// Waits until that lease is good again, or a new session exists (then `Evicted`).
     fn wait_lease(&self, server: ServerId) -> LocalFuture<'_, Result<(), Fault>>;

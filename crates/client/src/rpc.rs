@@ -4,8 +4,8 @@
 //! server a request goes to.
 //!
 //! Invariants:
-//! - a request goes to the server of the shard that the inode was born in at which its operation is
-//!   executed, one without an inode to the server of the root;
+//! - a request goes to the server of the inode at which its operation is executed: that of the
+//!   shard that the inode was born in. One without an inode goes to the server of the root;
 //! - all operations of one request are executed by one server. What one of them changes at other
 //!   servers, these servers settle among themselves.
 

@@ -6,6 +6,7 @@
 //! - an operation grants leases when it succeeds; an answer reports them as of when it leaves;
 //! - an answer leaves when its dependencies are durable (the reply gate).
 
+mod joint;
 mod locks;
 mod space;
 
@@ -13,9 +14,7 @@ use std::rc::Rc;
 
 use channel::Squash;
 use mfs::{Cost, Reserve, Stop, StoreError, Txn};
-use proto::mds::{
-    HeldLease, Lock, Message, Op, OpReply, Principal, Reply, Request, SHARDS, ZONE_PUSHES,
-};
+use proto::mds::{HeldLease, Lock, Message, Op, OpReply, Principal, Reply, Request, ZONE_PUSHES};
 use proto::operation::{Class, Grace, Repeat, Sender};
 use types::limits::COMPOUND_OPS_MAX;
 use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, Transno, planted};
@@ -23,7 +22,7 @@ use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, 
 use crate::administration;
 use crate::context::{Effects, OpContext, Waited};
 use crate::holders;
-use crate::joint::{self, Coordinated, Planned};
+use crate::joint::{Planned, hear};
 use crate::leases::{Glimpsed, Granted, Grants, glimpse, open_recalled, recall};
 use crate::observer::Executed;
 use crate::ops::{self, READ, commit, permission, repeat};
@@ -68,9 +67,8 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Reques
         session,
         request,
     };
-    if work.server.joint.has_peers() && fresh {
-        let (client, slot, seq) = (work.client(), work.request.slot, work.request.seq);
-        work.worker.away(work.server.joint.settled(client, slot, seq)).await;
+    if fresh {
+        work.wait_until_settled().await;
     }
     match work.look_up_kept(fresh).await {
         Ok(false) => work.execute().await,
@@ -277,8 +275,7 @@ impl Execution {
                 while let Some(planned) = self.planned.take() {
                     run = self.coordinate(index, &op, planned).await;
                     if matches!(run, Err(Fault::Busy)) {
-                        let env = &self.server.runtime.env;
-                        env.sleep(self.server.joint.pause(env)).await;
+                        self.pause_before_another_try().await;
                         run =
                             self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                     }
@@ -293,35 +290,6 @@ impl Execution {
         }
         self.request.ops[index] = op;
         result
-    }
-
-    /// Has all shards do what they have to of a joint operation.
-    async fn coordinate(
-        &mut self,
-        index: usize,
-        op: &Op,
-        planned: Planned,
-    ) -> Result<OpReply, Fault> {
-        self.session.unmark_granting(self.request.slot);
-        let asked = Coordinated {
-            client: self.session.client,
-            slot: self.request.slot,
-            seq: self.request.seq,
-            index: index as u8,
-            record: &self.record,
-            principal: &self.request.principal,
-            op,
-        };
-        let agreed = joint::coordinate(&self.server, asked, planned);
-        let (reply, outcome, transno) = self.worker.away(agreed).await?;
-        if let Some(outcome) = outcome {
-            self.executed(index, &outcome, transno);
-            self.record.push((index as u8, outcome));
-        }
-        self.transno = self.transno.max(transno);
-        // All shards have agreed, and nothing of it can be lost.
-        self.session.note_change(transno);
-        Ok(reply)
     }
 
     /// Do answer and outcome agree with the operation's declaration? An outcome that was kept
@@ -386,7 +354,7 @@ impl Execution {
             Op::Zones {} => self.zones().await,
             Op::Servers {} => self.servers(),
             Op::Tell { letters } => {
-                joint::hear(&self.server, letters)?;
+                hear(&self.server, letters)?;
                 Ok(OpReply::Done {})
             }
             Op::Commit { .. } => self.commit(index, op).await,
@@ -501,14 +469,6 @@ impl Execution {
         Ok(OpReply::Zones { list: self.server.space.zone_list().await })
     }
 
-    /// The servers of the namespace, for a client that can use several.
-    fn servers(&self) -> Result<OpReply, Fault> {
-        if self.session.agreed().features & SHARDS == 0 {
-            return Err(Fault::Unsupported);
-        }
-        Ok(OpReply::Servers { list: self.server.runtime.config.servers.clone() })
-    }
-
     /// Did it fail for lack of metadata blocks, and has this waited for the reaper? A commit does
     /// not wait: the reaper may wait for a recall that waits for the commit.
     async fn waited_for_room<T>(&self, ran: &Result<T, Fault>) -> bool {
@@ -603,15 +563,7 @@ impl Execution {
                 effects = cx.effects;
                 let value = value?;
                 if let Some(outcome) = &effects.outcome {
-                    let at = index as u8;
-                    record.clone_from(&self.record);
-                    record.retain(|(other, _)| *other != at);
-                    record.push((at, outcome.clone()));
-                    let slot = u32::from(self.request.slot);
-                    let bytes = kept_results::encode(&record);
-                    if !planted(Bug::ResultNotKept) {
-                        txn.set_reply(self.session.client, slot, self.request.seq, &bytes)?;
-                    }
+                    record = self.keep(txn, index, outcome)?;
                 }
                 Ok(value)
             });
@@ -628,14 +580,9 @@ impl Execution {
                     break Ok(value);
                 }
                 Err(StoreError::Fault(Fault::Busy)) if effects.joint.is_some() => {
-                    let parts = effects.joint.take().unwrap_or_default();
-                    let gates: Vec<Ino> = effects.needs.iter().map(|need| need.ino).collect();
-                    if waited.gates.as_ref().is_some_and(|held| held.cover(&gates)) {
-                        self.planned = Some(Planned { parts, time: now, waited, gates });
+                    if self.is_planned(&mut effects, &mut waited, now) {
                         break Err(Fault::Busy);
                     }
-                    // From the plan on nobody else changes what it has seen.
-                    effects.missing = true;
                     self.worker.away(self.wait_for(&effects, &mut waited)).await;
                 }
                 Err(StoreError::Fault(Fault::Busy))
@@ -652,6 +599,23 @@ impl Execution {
         };
         self.request.replay = replay;
         result
+    }
+
+    /// Keeps an operation's outcome with those before it.
+    fn keep(
+        &self,
+        txn: &mut Txn<'_>,
+        index: usize,
+        outcome: &Outcome,
+    ) -> Result<OutcomeRecord, Stop> {
+        let (mut record, at) = (self.record.clone(), index as u8);
+        record.retain(|(other, _)| *other != at);
+        record.push((at, outcome.clone()));
+        if !planted(Bug::ResultNotKept) {
+            let (slot, bytes) = (u32::from(self.request.slot), kept_results::encode(&record));
+            txn.set_reply(self.session.client, slot, self.request.seq, &bytes)?;
+        }
+        Ok(record)
     }
 
     /// Waits for rights, or for glimpses of writers. Recalls of what this request was granted need

@@ -97,10 +97,7 @@ impl DataContext {
     }
 
     /// The commits of the files of this server.
-    pub(super) fn pipeline(
-        &self,
-        server: ServerId,
-    ) -> &RefCell<CommitPipeline> {
+    pub(super) fn pipeline(&self, server: ServerId) -> &RefCell<CommitPipeline> {
         self.pipelines.get(&server).expect("every server is known from the beginning")
     }
 

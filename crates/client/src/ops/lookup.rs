@@ -106,13 +106,19 @@ impl Client {
         };
         inode.note_lookup(core.env.now(), caller.pid);
         let found = core.entry_with_attr(&inode, dir, name, &attr);
+        self.fetch_names_if_missed(dir);
+        Ok(Ok(found))
+    }
+
+    /// Lookups that miss in a directory whose names the client may cache bring all of them.
+    fn fetch_names_if_missed(&self, dir: Ino) {
+        let core = &self.core;
         if let Some(dir) = core.inodes.get(dir)
             && dir.holds(Rights::NAMES)
             && dir.names(|names| names.missed())
         {
             core.env.spawn(core.clone().fetch_names(dir));
         }
-        Ok(Ok(found))
     }
 
     /// Finds a name that is cached and leads to an inode of another server than the directory's:

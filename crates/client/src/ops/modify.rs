@@ -198,13 +198,7 @@ impl Client {
             }
             self.core.inval_after_removal(kernel_target, (from.dir, attr.ino)).await;
         }
-        self.core.inval_elsewhere(from.dir, [moved.attr.ino, to.dir]).await;
-        // The kernel moves its cached name along, with its TTL: to a directory where nothing would
-        // invalidate it.
-        let holds = |dir| self.core.inodes.get(dir).is_some_and(|dir| dir.holds(Rights::NAMES));
-        if holds(from.dir) != holds(to.dir) {
-            self.core.kernel.inc_epoch().await;
-        }
+        self.core.inval_after_move(from.dir, to.dir, moved.attr.ino).await;
         self.core.invalidate_for_abandoned_caller(&reply).await;
         Ok(())
     }
@@ -298,17 +292,28 @@ impl Core {
         self.cached_inode(place).map(|inode| inode.ino)
     }
 
-    /// What this client held of those of these inodes that another server has than that of `dir` went
-    /// with the reply to a rename.
+    /// A name that leads to `ino` has moved from one directory to another.
+    async fn inval_after_move(&self, from: Ino, to: Ino, ino: Ino) {
+        self.inval_elsewhere(from, [ino, to]).await;
+        // The kernel moves its cached name along, with its TTL: to a directory where nothing would
+        // invalidate it.
+        let holds = |dir| self.inodes.get(dir).is_some_and(|dir| dir.holds(Rights::NAMES));
+        if holds(from) != holds(to) {
+            self.kernel.inc_epoch().await;
+        }
+    }
+
+    /// What this client held of those of these inodes that another server has than that of `dir`
+    /// went with the reply to a rename.
     async fn inval_elsewhere(&self, dir: Ino, inodes: [Ino; 2]) {
         for ino in inodes.into_iter().filter(|ino| !self.rpc.is_together(dir, *ino)) {
             self.kernel.inval_attr(ino).await;
         }
     }
 
-    /// An inode lost a name in a directory. If the kernel meant another inode, it decrements the link
-    /// count of that one, and its attributes of this one are outdated. They are, too, if another
-    /// server has the inode: what this client held of it there went with the reply.
+    /// An inode lost a name in a directory. If the kernel meant another inode, it decrements the
+    /// link count of that one, and its attributes of this one are outdated. They are, too, if
+    /// another server has the inode: what this client held of it there went with the reply.
     async fn inval_after_removal(&self, kernel_target: Option<Ino>, (dir, ino): (Ino, Ino)) {
         if kernel_target != Some(ino) || !self.rpc.is_together(dir, ino) {
             self.kernel.inval_attr(ino).await;

@@ -1,7 +1,7 @@
 //! A client of two metadata servers, each with a shard, a data zone and a device of its own.
 //!
 //! A link between the client and the first server stands for what that server says of inodes of the
-//! other one: the test chooses stand-ins on the first server, and the link puts inodes of the
+//! other one. The test chooses stand-ins on the first server, and the link puts inodes of the
 //! second in their place.
 
 use std::cell::{Cell, RefCell};

@@ -165,7 +165,7 @@ fn remove_directory(
     txn.names().set_outside(ino, None)?;
     attr.nlink = 0;
     stamp(txn, &mut attr, time)?;
-    // Whoever asked for it gives up nothing here by itself.
+    // The client that asks for it gives up nothing here by itself.
     cx.effects.orphaned.push((ino, NO_CLIENT));
     cx.effects.changes.extend([MetaItem::Attr(ino), MetaItem::Names(ino)]);
     Ok(Answer::Done {})

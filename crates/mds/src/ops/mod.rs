@@ -80,6 +80,9 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         Op::Rmdir { dir, name } => remove::rmdir(cx, txn, *dir, name),
         Op::Rename { from, name, to, new_name, flags, unused } => {
             let (from, to) = ((*from, name), (*to, new_name));
+            if rename::elsewhere::concerns_others(cx, txn, from, to)? {
+                return rename::elsewhere::rename(cx, txn, from, to, *flags);
+            }
             rename::rename(cx, txn, from, to, *flags, *unused)
         }
         Op::SetAttr { ino, set } => attr::set_attr(cx, txn, *ino, set),

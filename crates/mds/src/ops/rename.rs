@@ -6,7 +6,7 @@
 //! - no other client writes a file that takes another inode's name: its content is committed;
 //! - the checks come in the order of the kernel and ext4.
 
-mod elsewhere;
+pub mod elsewhere;
 
 use mfs::{Stop, Txn, Within};
 use proto::mds::{LEAVE_WHITEOUT, OpReply};
@@ -36,9 +36,6 @@ pub fn rename(
     let known = NO_REPLACE | EXCHANGE | LEAVE_WHITEOUT;
     if flags & !known != 0 || (exchange && (no_replace || whiteout)) {
         return Err(Fault::Invalid.into());
-    }
-    if cx.server.joint.has_peers() && concerns_others(cx, txn, from, to)? {
-        return elsewhere::rename(cx, txn, from, to, flags);
     }
     let from_attr = cx.dir(txn, from.0)?;
     let to_attr = cx.live_dir(txn, to.0)?;
@@ -125,26 +122,6 @@ pub fn rename(
     let (moved, from, to) = (cx.leased(moved), cx.leased(from_attr), cx.leased(to_attr));
     let kept = cx.open_elsewhere(over);
     Ok(OpReply::Renamed { moved, replaced, from, to, kept, whiteout })
-}
-
-/// Does the rename concern another shard?
-fn concerns_others(
-    cx: &OpContext<'_>,
-    txn: &mut Txn<'_>,
-    from: (Ino, &Name),
-    to: (Ino, &Name),
-) -> Result<bool, Stop> {
-    if cx.is_elsewhere(from.0) || cx.is_elsewhere(to.0) {
-        return Ok(true);
-    }
-    for (dir, name) in [from, to] {
-        if let Some((ino, _)) = txn.names().entry(dir, name)?
-            && cx.is_elsewhere(ino)
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Of a replay: the whiteout as it was answered.

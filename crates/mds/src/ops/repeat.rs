@@ -5,7 +5,7 @@ use mfs::{Stop, Txn};
 use proto::mds::{Op, OpReply};
 use proto::operation::Class;
 use proto::wire::Appended;
-use types::{Attr, Fault, FileKind, Ino};
+use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use crate::context::{OpContext, elsewhere};
 use crate::recovery::kept_results::Outcome;
@@ -25,15 +25,11 @@ pub fn reply(
         return Err(protocol);
     }
     Ok(match op {
-        Op::Create { dir, node, .. } if cx.is_elsewhere(inode(outcome)?) => {
-            let attr = elsewhere(inode(outcome)?, node.kind);
-            let dir = find(txn, *dir)?;
-            super::create::reply(cx, txn, attr, dir)?
+        Op::Create { dir, want, node, .. } => {
+            created(cx, txn, inode(outcome)?, *dir, (*want, node.kind))?
         }
-        Op::Create { dir, want, .. } | Op::CreateTmpfile { dir, want, .. } => {
-            let (attr, dir) = (find(txn, inode(outcome)?)?, find(txn, *dir)?);
-            super::create::want(cx, &attr, *want);
-            super::create::reply(cx, txn, attr, dir)?
+        Op::CreateTmpfile { dir, want, node, .. } => {
+            created(cx, txn, inode(outcome)?, *dir, (*want, node.kind))?
         }
         Op::Link { dir, .. } => {
             let (attr, dir) = (find(txn, inode(outcome)?)?, *dir);
@@ -87,6 +83,22 @@ pub fn reply(
         | Op::SetZoneState { .. }
         | Op::ZoneFiles { .. } => return Err(protocol),
     })
+}
+
+fn created(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    dir: Ino,
+    (want, kind): (Rights, FileKind),
+) -> Result<OpReply, Stop> {
+    let dir = find(txn, dir)?;
+    if cx.is_elsewhere(ino) {
+        return super::create::reply(cx, txn, elsewhere(ino, kind), dir);
+    }
+    let attr = find(txn, ino)?;
+    super::create::want(cx, &attr, want);
+    super::create::reply(cx, txn, attr, dir)
 }
 
 fn inode(outcome: &Outcome) -> Result<Ino, Stop> {

@@ -56,7 +56,7 @@ fn crash(protocol: Protocol, victims: &'static [u8], at: u64) {
 }
 
 #[test]
-fn operation_ends_whoever_is_killed_whenever() {
+fn operation_ends_though_servers_are_killed_at_any_moment() {
     for protocol in Protocol::ALL {
         for victims in [&[0][..], &[1], &[0, 1]] {
             for at in (0..4200).step_by(140) {

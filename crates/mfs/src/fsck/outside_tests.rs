@@ -82,7 +82,7 @@ fn set(world: &World, ino: Ino, outside: Option<Outside>) {
 }
 
 #[test]
-fn sound_names_on_both_sides_are_clean_and_told() {
+fn sound_names_on_both_sides_are_clean_and_reported() {
     let world = world();
     let report = report(&world);
     assert_eq!(report.problems, []);

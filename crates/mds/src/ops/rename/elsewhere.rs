@@ -20,7 +20,36 @@ use crate::context::elsewhere;
 use crate::joint::{Answer, Part};
 use crate::uncommitted::MetaItem;
 
+/// Does the rename concern another shard?
+///
+/// # Errors
+/// As a lookup of both names.
+pub fn concerns_others(
+    cx: &OpContext<'_>,
+    txn: &mut Txn<'_>,
+    from: (Ino, &Name),
+    to: (Ino, &Name),
+) -> Result<bool, Stop> {
+    if !cx.server.joint.has_peers() {
+        return Ok(false);
+    }
+    if cx.is_elsewhere(from.0) || cx.is_elsewhere(to.0) {
+        return Ok(true);
+    }
+    for (dir, name) in [from, to] {
+        if let Some((ino, _)) = txn.names().entry(dir, name)?
+            && cx.is_elsewhere(ino)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// See the module.
+///
+/// # Errors
+/// The fault of the operation, or the end of its plan.
 pub fn rename(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
