@@ -130,6 +130,12 @@ impl fmt::Display for Entry {
 }
 
 impl Entry {
+    /// A server of the cluster, which proves the key that all of them have.
+    pub fn of_server(key: PublicKey) -> Entry {
+        let (name, role, squash) = ("server".to_owned(), Role::Server, Squash::Off);
+        Entry { key, name, role, squash, revoked: false }
+    }
+
     /// Reads the words of a line.
     fn read(line: &str) -> Result<Entry, String> {
         let mut words = line.split_whitespace();

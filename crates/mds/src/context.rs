@@ -217,8 +217,11 @@ impl OpContext<'_> {
     /// # Errors
     /// `Stale`.
     pub fn attr(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
-        if !self.replay && self.server.joint.is_closed(ino) {
-            self.need(ino, Rights::empty());
+        let own = self.waited.gates.as_ref().is_some_and(|gates| gates.cover(&[ino]));
+        if !own && self.server.joint.is_closed(ino) {
+            // A replay waits, too: a restart may have found the operation before it.
+            self.effects.needs.push(Need { ino, take: Rights::empty(), range: None });
+            self.effects.missing = true;
             self.ready()?;
         }
         let attr =

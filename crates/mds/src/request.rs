@@ -45,10 +45,6 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Reques
     if !may_pass(&server, &session, &request) {
         worker.away(server.recovery.ended()).await;
     }
-    let needs_store = |op: &Op| op.spec().grace != Grace::Served;
-    if !server.joint.is_ready() && request.ops.iter().any(needs_store) {
-        worker.away(server.joint.ready()).await;
-    }
     worker.begin().await;
     if session.is_over() {
         return;
@@ -63,6 +59,7 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Reques
         leave: false,
         worker,
         planned: None,
+        was_joint: false,
         server,
         session,
         request,
@@ -157,6 +154,8 @@ struct Execution {
     worker: Worker,
     /// The operation that runs is joint, and this is its plan.
     planned: Option<Planned>,
+    /// The operation that ran last was joint.
+    was_joint: bool,
 }
 
 impl Execution {
@@ -226,7 +225,10 @@ impl Execution {
         }
         for index in 0..count {
             let mut result = self.execute_one(index).await;
-            if let Ok(reply) = &mut result {
+            // What is read of a joint operation is older than its answer, and brings no right.
+            if let Ok(reply) = &mut result
+                && !std::mem::take(&mut self.was_joint)
+            {
                 self.note_leases(index, reply);
             }
             let failed = matches!(result, Err(_) | Ok(OpReply::Partial { .. }));
@@ -258,8 +260,11 @@ impl Execution {
             return Err(*fault);
         }
         let sender = self.request.ops[index].spec().sender;
-        let trusted = matches!(sender, Sender::Administrator | Sender::Server);
-        let may = || !trusted || self.session.who().administers();
+        let may = || match sender {
+            Sender::Administrator => self.session.who().administers(),
+            Sender::Server => self.session.who().serves(),
+            Sender::Client | Sender::Anybody => true,
+        };
         if !sender.is(self.client()) || !may() {
             return Err(Fault::NotPermitted);
         }
@@ -274,6 +279,7 @@ impl Execution {
                 }
                 while let Some(planned) = self.planned.take() {
                     run = self.coordinate(index, &op, planned).await;
+                    self.was_joint = run.is_ok();
                     if matches!(run, Err(Fault::Busy)) {
                         self.pause_before_another_try().await;
                         run =

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use mfs::format::intent::OPERATION_MAX;
 use mfs::{Cost, Reserve, Stop, StoreError, Txn};
 use proto::mds::{Op, OpReply, Principal};
-use proto::wire::Bytes;
+use proto::wire::{Bytes, Wire};
 use types::{ClientId, Fault, Ino, ShardId, Timestamp, Transno};
 
 use super::drive::{apply, perform};
@@ -63,6 +64,11 @@ pub async fn coordinate(server: &Rc<Server>, asked: Coordinated<'_>, planned: Pl
         shares.entry(shard).or_default().push(part);
     }
     let workers: Vec<ShardId> = shares.keys().copied().collect();
+    // An operation that cannot begin holds no gates: its directory is open to all others meanwhile.
+    let reached = |worker| server.joint.peers.get(worker).is_some_and(|peer| peer.is_reached());
+    if !workers.iter().all(reached) {
+        return Err(Fault::Busy);
+    }
     let Coordinated { client, slot, seq, index, record, principal, op } = asked;
     let it = Coordination {
         client,
@@ -72,12 +78,16 @@ pub async fn coordinate(server: &Rc<Server>, asked: Coordinated<'_>, planned: Pl
         record: Bytes(kept_results::encode(record)),
         principal: principal.clone(),
         time: planned.time,
-        op: op.clone(),
+        op: lean(op),
         shares: shares.into_iter().map(|(shard, parts)| Share { shard: shard.0, parts }).collect(),
         gates: planned.gates,
     };
     let (now, gates) = (server.runtime.env.now(), it.gates.clone());
-    let open = Rc::new(Open::new(Job::Coordinates { it }, planned.waited, now));
+    let job = Job::Coordinates { it };
+    if job.to_bytes().len() > OPERATION_MAX {
+        return Err(Fault::TooBig);
+    }
+    let open = Rc::new(Open::new(job, planned.waited, now));
     let mut actions = Vec::new();
     let joint = &server.joint;
     let id = joint.site.borrow_mut().begin(joint.protocol, workers, &mut actions);
@@ -88,6 +98,16 @@ pub async fn coordinate(server: &Rc<Server>, asked: Coordinated<'_>, planned: Pl
     ended.await;
     let ending = open.ending.borrow_mut().take();
     ending.unwrap_or(Err(Fault::Io))
+}
+
+/// The operation without what its execution does not use.
+fn lean(op: &Op) -> Op {
+    let mut op = op.clone();
+    if let Op::Create { node, .. } = &mut op {
+        // Only directories are made on other shards.
+        node.symlink = Bytes::default();
+    }
+    op
 }
 
 /// COMMITTED of a coordinator: the operation's ordinary transaction.
@@ -124,7 +144,11 @@ pub async fn commit(
             let mut record = earlier.clone();
             record.push((it.index, outcome.clone()));
             let bytes = kept_results::encode(&record);
-            txn.set_reply(it.client, u32::from(it.slot), it.seq, &bytes)?;
+            // The client may have been evicted, or have left.
+            let known = txn.clients_from(it.client, 1)?;
+            if known.first().is_some_and(|(client, _)| *client == it.client) {
+                txn.set_reply(it.client, u32::from(it.slot), it.seq, &bytes)?;
+            }
         }
         keep(txn)?;
         Ok(reply)

@@ -75,7 +75,8 @@ fn take_body(server: &Rc<Server>, envelope: &Envelope, body: &[u8]) -> Result<bo
                 let answers = Vec::<Answer>::get(&mut reader).map_err(|_| Fault::Protocol)?;
                 let mut known = it.answers.borrow_mut();
                 // In two phases UPDATED may be late, and a worker knows more at PREPARED.
-                if envelope.message != Message::Updated || !known.contains_key(&envelope.from) {
+                let is_known = matches!(known.get(&envelope.from), Some(Ok(_)));
+                if envelope.message != Message::Updated || !is_known {
                     known.insert(envelope.from, Ok(answers));
                 }
             }
@@ -135,9 +136,12 @@ async fn carry_out(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
             Action::Plan(id) => server.runtime.env.spawn(plan(server.clone(), id, open.clone())),
             Action::Unlock(_) => server.joint.unlock(&open),
             Action::Reply(_, outcome) => reply(&open, outcome),
-            Action::Suspect(_, worker) => server.runtime.log(&format!(
-                "joint operation {id} waits for shard {worker}, which does not answer"
-            )),
+            Action::Suspect(_, worker) => {
+                if !open.is_suspected.replace(true) {
+                    let text = format!("joint operation {id} waits for shard {worker}");
+                    server.runtime.log(&format!("{text}, which does not answer"));
+                }
+            }
         }
     }
     open.is_running.set(false);
@@ -252,6 +256,8 @@ async fn note(
         made.clear();
         for (part, answer) in parts.iter().zip(answers) {
             if let Some(ino) = part::prepare(txn, part)? {
+                // At once: the reaper may look for orphans just now.
+                server.orphans.hold(ino);
                 made.push(ino);
                 *answer = Answer::Made { ino };
             }
@@ -261,7 +267,6 @@ async fn note(
     let (_, transno) = wrote.await?;
     if let Job::Works { made, answers, .. } = &prepared {
         open.own.borrow_mut().clone_from(answers);
-        made.iter().for_each(|&ino| server.orphans.hold(ino));
         server.joint.close(open, made);
         *open.made.borrow_mut() = Some(server.leases.enter(made.clone()).await);
     }
@@ -377,19 +382,31 @@ pub fn apply(server: &Server, client: types::ClientId, effects: Effects, transno
 }
 
 /// A worker's plan: takes the gates, has clients give up what stands in the way, and tries the
-/// parts without keeping what they change.
+/// parts without keeping what they change. After [`GATE_PATIENCE`] it is refused. It goes on to its
+/// end even then, since it may be evicting a client.
 async fn plan(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
-    let prepared = server.runtime.env.timeout(GATE_PATIENCE, prepare(&server, &open)).await;
-    let possible = match prepared.unwrap_or(Err(Fault::Busy)) {
-        Ok(()) => true,
-        Err(fault) => {
-            open.refusal.set(Some(fault));
-            false
-        }
-    };
+    server.runtime.env.spawn(expire(server.clone(), id, open.clone()));
+    let prepared = prepare(&server, &open).await;
+    if open.is_planned.get() || !server.joint.site.borrow().is_open(id) {
+        return server.joint.unlock(&open);
+    }
+    planned(&server, id, &open, prepared.err());
+}
+
+/// Refuses a plan that takes too long.
+async fn expire(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
+    server.runtime.env.sleep(GATE_PATIENCE).await;
+    if !open.is_planned.get() {
+        planned(&server, id, &open, Some(Fault::Busy));
+    }
+}
+
+fn planned(server: &Rc<Server>, id: TxnId, open: &Open, refusal: Option<Fault>) {
+    open.is_planned.set(true);
+    open.refusal.set(refusal);
     let mut actions = Vec::new();
-    server.joint.site.borrow_mut().planned(id, possible, &mut actions);
-    perform(&server, actions);
+    server.joint.site.borrow_mut().planned(id, refusal.is_none(), &mut actions);
+    perform(server, actions);
 }
 
 async fn prepare(server: &Rc<Server>, open: &Open) -> Result<(), Fault> {
@@ -416,6 +433,9 @@ async fn prepare(server: &Rc<Server>, open: &Open) -> Result<(), Fault> {
             }
         };
         if done.is_none() && !effects.missing && effects.glimpse.is_empty() {
+            // The refusal may tell of what is not durable yet.
+            let awaited = server.uncommitted.awaited(&effects.reads, NO_CLIENT);
+            drop(server.runtime.wait_durable(awaited).await);
             return Err(fault);
         }
         let inos: Vec<_> = effects.needs.iter().map(|need| need.ino).collect();

@@ -106,6 +106,10 @@ pub struct Open {
     pub ended: Notify,
     /// Of a coordinator: it is applied, or never will be.
     pub is_decided: Cell<bool>,
+    /// Of a worker: its plan is made, or refused.
+    pub is_planned: Cell<bool>,
+    /// The log says that a worker does not answer.
+    pub is_suspected: Cell<bool>,
     /// When the machine last heard of it.
     pub since: Cell<Instant>,
 }
@@ -125,6 +129,8 @@ impl Open {
             ending: RefCell::default(),
             ended: Notify::new(),
             is_decided: Cell::new(false),
+            is_planned: Cell::new(false),
+            is_suspected: Cell::new(false),
             since: Cell::new(now),
         }
     }

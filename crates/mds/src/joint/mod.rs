@@ -96,23 +96,6 @@ impl Joint {
         }
     }
 
-    /// Are the operations decided that a restart has found? Before that nobody is served: their
-    /// gates may have been open when the server died (003 §III.D).
-    pub fn is_ready(&self) -> bool {
-        self.site.borrow().is_ready()
-    }
-
-    /// Waits until [`Joint::is_ready`].
-    pub async fn ready(&self) {
-        loop {
-            let changed = self.changed.notified();
-            if self.is_ready() {
-                return;
-            }
-            changed.await;
-        }
-    }
-
     /// Waits until it is decided what becomes of a joint operation of this request, if there is
     /// one. A restart may have found it, and the client sends the request again.
     pub async fn settled(&self, client: ClientId, slot: u16, seq: u32) {

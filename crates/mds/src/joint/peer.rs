@@ -79,6 +79,11 @@ impl Peer {
         }
     }
 
+    /// Can the other server be reached, as far as this one knows?
+    pub fn is_reached(&self) -> bool {
+        self.session.borrow().as_ref().is_some_and(|session| session.is_connected())
+    }
+
     pub fn stop(&self) {
         self.stopping.set(true);
         if let Some(session) = self.session.borrow_mut().take() {

@@ -35,9 +35,9 @@ pub async fn recover(server: &Rc<Server>) -> Result<(), StoreError> {
             return Err(StoreError::Fault(Fault::Corrupt));
         };
         let mut waited = Waited::default();
-        let inos = gates_of(&job);
+        let inos = gates_of(&job, entry);
         if !inos.is_empty() {
-            // Nobody else takes gates yet, and those of two entries are different ones.
+            // Nobody else takes gates yet.
             waited.gates = Some(server.leases.enter(inos.clone()).await);
         }
         let open = Open::new(job, waited, now);
@@ -70,11 +70,12 @@ fn will_be_decided(entry: &Entry) -> bool {
     }
 }
 
-fn gates_of(job: &Job) -> Vec<Ino> {
+/// What it holds until it is decided. Those of two undecided operations are different ones.
+fn gates_of(job: &Job, entry: &Entry) -> Vec<Ino> {
     match job {
-        Job::Coordinates { it } => it.gates.clone(),
+        Job::Coordinates { it } if will_be_decided(entry) => it.gates.clone(),
         Job::Works { gates, made, .. } => gates.iter().chain(made).copied().collect(),
-        Job::Worked { .. } => Vec::new(),
+        Job::Coordinates { .. } | Job::Worked { .. } => Vec::new(),
     }
 }
 

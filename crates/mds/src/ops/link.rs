@@ -16,9 +16,13 @@ pub fn link(
     txn: &mut Txn<'_>,
     ino: Ino,
     (dir, name): (Ino, &Name),
-    unnamed: bool,
+    tmpfile: bool,
 ) -> Result<OpReply, Stop> {
     if cx.is_elsewhere(ino) {
+        if tmpfile {
+            // An orphan there gets no name here.
+            return Err(Fault::CrossDevice.into());
+        }
         return link_elsewhere(cx, txn, ino, (dir, name));
     }
     let mut attr = cx.attr(txn, ino)?;
@@ -33,7 +37,7 @@ pub fn link(
     if attr.nlink >= LINK_MAX {
         return Err(Fault::TooManyLinks.into());
     }
-    if attr.nlink == 0 && !unnamed {
+    if attr.nlink == 0 && !tmpfile {
         // The client does not know yet that the last name went, perhaps with unwritten content.
         cx.effects.reads.push(MetaItem::Attr(ino));
         return Err(Fault::NotFound.into());

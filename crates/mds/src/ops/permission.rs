@@ -34,6 +34,9 @@ pub fn check(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<(), S
         Op::Create { dir, node, .. } | Op::CreateTmpfile { dir, node, .. } => {
             create(cx, txn, *dir, node)
         }
+        // Only its own server knows its owner.
+        Op::Link { ino, .. } if cx.is_elsewhere(*ino) => Err(Fault::CrossDevice.into()),
+        Op::Rename { to, .. } if cx.is_elsewhere(*to) => Err(Fault::CrossDevice.into()),
         Op::Link { ino, dir, .. } => {
             // As with fs.protected_hardlinks: others' files get no name that they do not want.
             let attr = cx.attr(txn, *ino)?;
@@ -92,6 +95,10 @@ fn remove(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, dir: Ino, name: &Name) -> R
         return Ok(());
     }
     let Some(ino) = txn.names().lookup(dir, name)? else { return Ok(()) };
+    if cx.is_elsewhere(ino) {
+        // Only its own server knows its owner.
+        return Err(Fault::NotPermitted.into());
+    }
     let attr = cx.attr(txn, ino)?;
     owner(cx, &attr)
 }

@@ -114,7 +114,8 @@ impl Recovery {
         if who.squash() == Squash::Off {
             agreed.features &= !NAMED_CALLERS;
         }
-        if !who.may_mount() {
+        let may = if hello.role == METADATA_SERVER { who.serves() } else { who.may_mount() };
+        if !may {
             let text = format!("{who} has no session with a metadata server");
             return Err(refusal(Fault::AccessDenied, text));
         }

@@ -65,3 +65,29 @@ fn operation_ends_though_servers_are_killed_at_any_moment() {
         }
     }
 }
+
+#[test]
+fn directory_stays_open_while_the_server_of_new_ones_is_away() {
+    run(9, 2, Protocol::OnePhase, |bed| async move {
+        let c = bed.client("c").await;
+        c.set_layout(ROOT, "mds=1").await.unwrap();
+        bed.kill(1);
+        bed.env.sleep(Duration::from_secs(1)).await;
+        let made: Rc<RefCell<Option<Ino>>> = Rc::default();
+        let (doer, noted) = (c.clone(), made.clone());
+        bed.env.spawn(async move {
+            let dir = doer.mkdir(ROOT, "d").await.unwrap();
+            *noted.borrow_mut() = Some(dir);
+        });
+        bed.env.sleep(Duration::from_secs(1)).await;
+        // Others make and find files beside it.
+        c.file(ROOT, "f").await.unwrap();
+        assert_eq!(c.lookup(ROOT, "d").await, Ok(None));
+        assert_eq!(*made.borrow(), None);
+        bed.start(1).await;
+        while made.borrow().is_none() {
+            bed.env.sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(c.lookup(ROOT, "d").await, Ok(*made.borrow()));
+    });
+}

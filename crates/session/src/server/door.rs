@@ -67,6 +67,14 @@ impl Who {
         }
     }
 
+    /// May it speak as a metadata server of the cluster?
+    pub fn serves(&self) -> bool {
+        match self {
+            Who::Anybody | Who::Local(_) => true,
+            Who::Node(entry) => entry.role == Role::Server,
+        }
+    }
+
     /// Whose requests count as nobody's?
     pub fn squash(&self) -> Squash {
         match self {
@@ -428,6 +436,11 @@ impl Door {
             Some(entry) => {
                 self.count(|counts| &mut counts.revoked_key);
                 format!("the key of node {} is revoked", entry.name)
+            }
+            // The servers of a cluster have one key.
+            None if ring.secrets.all().iter().any(|own| own.public() == key) => {
+                self.count(|counts| &mut counts.by_key);
+                return Some((link, Who::Node(Rc::new(Entry::of_server(key)))));
             }
             None => {
                 self.count(|counts| &mut counts.unknown_key);
