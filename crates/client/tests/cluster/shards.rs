@@ -438,17 +438,19 @@ fn eviction_by_one_server_loses_what_concerns_its_inodes_only() {
         let (a, b) = (two.mount("a").await, two.mount("b").await);
         let (kept, with_kept) = a.create(Ino::ROOT, "kept", RDWR).await;
         let (lost, with_lost) = a.create(OTHER_ROOT, "lost", RDWR).await;
+        // This also brings blocks of both servers.
+        a.write(with_lost.handle, 0, &[9; 8192]).await;
         a.client.syncfs().await.unwrap();
         two.world.partition("a", "mds1");
         a.write(with_kept.handle, 0, &[1; 8192]).await;
-        a.write(with_lost.handle, 0, &[2; 8192]).await;
+        a.write(with_lost.handle, 8192, &[2; 4096]).await;
         // Another client wants both files: the first server gets an answer, the second does not.
         let mut of_b = Vec::new();
         for ino in [kept.attr.ino, lost.attr.ino] {
             let handle = b.open(ino, RDONLY).await;
-            of_b.push(b.read(handle, 0, 8192).await);
+            of_b.push(b.read(handle, 0, 16384).await);
         }
-        assert_eq!(of_b, [vec![1; 8192], Vec::new()]);
+        assert_eq!(of_b, [vec![1; 8192], vec![9; 8192]]);
         two.env.sleep(LEASE).await;
         two.world.heal();
         two.env.sleep(LEASE).await;

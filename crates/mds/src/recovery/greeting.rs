@@ -114,6 +114,10 @@ impl Recovery {
         if who.squash() == Squash::Off {
             agreed.features &= !NAMED_CALLERS;
         }
+        if hello.role == METADATA_SERVER && runtime.config.servers.is_empty() {
+            let text = format!("this server is alone, and knows no role {METADATA_SERVER}");
+            return Err(refusal(Fault::Unsupported, text));
+        }
         let may = if hello.role == METADATA_SERVER { who.serves() } else { who.may_mount() };
         if !may {
             let text = format!("{who} has no session with a metadata server");
