@@ -1,5 +1,6 @@
 //! Operations that several shards agree on, as a running transaction sees and changes what this
-//! shard keeps of them (003). The machine that decides is `commitment`'s; no server drives it yet.
+//! shard keeps of them (003). The machine that decides is `commitment`'s, and the metadata
+//! server drives it.
 //!
 //! Invariant: an entry has all bytes of its operation, or is not there.
 

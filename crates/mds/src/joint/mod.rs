@@ -16,7 +16,8 @@
 //!
 //! Invariants:
 //! - the actions of one operation are carried out one after the other, in the machine's order;
-//! - nothing of an operation is in the store before COMMITTED but its entry;
+//! - before COMMITTED the store has nothing of an operation but its entry, and the orphans that
+//!   PREPARED makes of new directories;
 //! - its gates are held until the machine frees them, whatever becomes of its request.
 
 mod coordinate;

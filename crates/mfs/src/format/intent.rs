@@ -4,7 +4,8 @@
 //! - a transaction has one *head*, item 0, and items 1 and up with the bytes of its operation. All
 //!   but the last of these are full;
 //! - a coordinator has one to three workers, each once, and is not among them. A worker names none;
-//! - nothing of an operation whose entry is *started* or *prepared* is in any other tree.
+//! - of an operation whose entry is *started* or *prepared* nothing is in any other tree, but for
+//!   directories that a prepared worker is to make. These are orphans until it commits.
 //!
 //! Key: coordinator's shard 1, its epoch when it began 4, number 8, item 2, big-endian. Value of
 //! item 0, little-endian:
