@@ -1,5 +1,5 @@
 //! The one pool of seeds: everything about a run is drawn from its seed. The gate runs the first
-//! 4,000 seeds of it, campaigns go on from there.
+//! 2,500 seeds of it, campaigns go on from there.
 //!
 //! Invariants:
 //! - the plan of a seed follows from the seed alone;

@@ -6,8 +6,8 @@
 //! - Wherever no metadata block is found, the operation fails as a whole, or works without the
 //!   block; on a full device everything can be removed.
 //!
-//! With the first workload every call fails once. With the workloads of other slot sizes every read
-//! fails, and every sixth other call. `REDBUD_FAULT_SEEDS` tries every call of so many workloads.
+//! With the first workload every call fails once. With the workloads of other slot sizes every sixth
+//! call does. `REDBUD_FAULT_SEEDS` tries every call of so many workloads.
 //! Not covered: two faults of different kinds in one run.
 
 use env::sim::{DiskAction, DiskFault};
@@ -31,7 +31,7 @@ fn seeds() -> std::ops::Range<u64> {
     1..1 + more_seeds().unwrap_or(0).max(SlotSize::ALL.len() as u64)
 }
 
-/// One of so many writes or flushes fails.
+/// One of so many calls fails.
 fn sparse(seed: u64) -> usize {
     if seed <= more_seeds().unwrap_or(1) { 1 } else { 6 }
 }
@@ -175,12 +175,12 @@ fn durable_state_survives_any_failed_write_flush_or_read() {
             let whole = course.disk.fork();
             assert!(course.run(&whole, |_| {}).1.is_none());
             let counts = whole.counts();
-            let (calls, step) = match action {
-                DiskAction::Read => (counts.reads, step),
-                DiskAction::Write => (counts.writes, step * sparse),
-                _ => (counts.flushes, step * sparse),
+            let calls = match action {
+                DiskAction::Read => counts.reads,
+                DiskAction::Write => counts.writes,
+                _ => counts.flushes,
             };
-            for nth in (1..=calls).step_by(step) {
+            for nth in (1..=calls).step_by(step * sparse) {
                 let disk = course.disk.fork();
                 let (durable, error) = course.run(&disk, |disk| match lasting {
                     true => disk.fail_from(action, nth, fault),
