@@ -37,7 +37,7 @@ disk. F4, F5 and F9 compare the embedded directories with the traditional layout
   F14 writes of objects by threads, with journals inside and outside, and asynchronous commits
   F15 a program that computes and writes checkpoints to objects, by commits; sizes of requests
   F16 records and messages of an operation of two metadata servers, by protocol; modelled logs
-  F17 such operations of one directory in a second, by protocol and by what a log is
+  F17 such operations of one directory in a second, by protocol and by what a log is; real servers
 
 Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them."
 )]

@@ -12,6 +12,7 @@ use repro::alone::check_dir;
 use repro::figures::{
     F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F7, F7Delegation, F7Size, F8, F9, F10,
     F10Size, F11, F11Size, F12, F12Size, F13, F13Size, F14, F14Size, F15, F15Size, F16, F17,
+    F17Size,
 };
 use repro::layouts::{Ground, Settings};
 use repro::streams::Files;
@@ -221,7 +222,7 @@ fn f16(args: &FigureArgs) -> Res<()> {
 }
 
 fn f17(args: &FigureArgs) -> Res<()> {
-    let figure = F17::measure(&mut progress);
+    let figure = F17::measure(F17Size::FULL, &mut progress)?;
     draw(args, "F17", &figure.svg()?, &figure.to_json())?;
     print(&figure.text())
 }

@@ -32,6 +32,7 @@ pub mod placement;
 pub mod price;
 pub mod programs;
 pub mod server;
+pub mod shards;
 pub mod shared;
 pub mod small;
 pub mod snapshot;

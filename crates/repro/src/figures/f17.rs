@@ -1,8 +1,12 @@
 //! F17: distributed operations in a second by protocol, for one directory (003 Fig. 6).
 
+mod servers;
+
 use commitment::Protocol;
 use serde::Serialize;
 
+use self::servers::Servers;
+pub use self::servers::Size;
 use super::curves::{Curves, svg};
 use crate::agreement::{self, Load, Log, fit};
 use bench::Res;
@@ -13,6 +17,7 @@ use bench::report::Columns;
 pub struct F17 {
     version: u32,
     panels: Vec<Panel>,
+    servers: Servers,
 }
 
 /// One reading of the log.
@@ -42,13 +47,17 @@ const BATCHED: f64 = 5.0;
 const SIZES: u32 = 24;
 
 impl F17 {
-    /// Runs all readings.
-    pub fn measure(progress: &mut dyn FnMut(&str)) -> F17 {
-        let panel = |log: Log| {
+    /// Runs all readings, and the servers.
+    ///
+    /// # Errors
+    /// Those of the servers.
+    pub fn measure(size: Size, progress: &mut dyn FnMut(&str)) -> Res<F17> {
+        let mut panels = Vec::new();
+        for log in Log::ALL {
             progress(&format!("F17: the log is {}", log.text()));
-            Panel::measure(log)
-        };
-        F17 { version: 1, panels: Log::ALL.map(panel).into() }
+            panels.push(Panel::measure(log));
+        }
+        Ok(F17 { version: 2, panels, servers: Servers::measure(size, progress)? })
     }
 
     /// Paper against measured, for people.
@@ -60,7 +69,7 @@ impl F17 {
         for panel in &self.panels {
             text += &panel.text();
         }
-        text
+        text + &self.servers.text()
     }
 
     /// Operations in a second over the size of a record, for each reading.
@@ -137,9 +146,13 @@ impl Panel {
 mod tests {
     use super::*;
 
+    fn small() -> F17 {
+        F17::measure(Size { distributed: 4, own: 2 }, &mut |_| ()).unwrap()
+    }
+
     #[test]
     fn one_phase_is_ahead_in_every_reading() {
-        let figure = F17::measure(&mut |_| ());
+        let figure = small();
         let text = figure.text();
         for panel in &figure.panels {
             let [prn, prc, ep, one] = panel.rates;
@@ -153,7 +166,7 @@ mod tests {
 
     #[test]
     fn verdict_names_what_is_missed() {
-        let mut figure = F17::measure(&mut |_| ());
+        let mut figure = small();
         for panel in &mut figure.panels {
             (panel.rates[3], panel.batched) = (panel.rates[0], panel.rates[0]);
         }

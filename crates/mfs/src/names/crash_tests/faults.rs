@@ -6,8 +6,8 @@
 //! - Wherever no metadata block is found, the operation fails as a whole, or works without the
 //!   block; on a full device everything can be removed.
 //!
-//! With the first workload every call fails once. With the workloads of other slot sizes every sixth
-//! call does. `REDBUD_FAULT_SEEDS` tries every call of so many workloads.
+//! With the first workload every call fails once. With the workloads of other slot sizes every
+//! sixth call does. `REDBUD_FAULT_SEEDS` tries every call of so many workloads.
 //! Not covered: two faults of different kinds in one run.
 
 use env::sim::{DiskAction, DiskFault};
