@@ -581,7 +581,8 @@ const JOBS_MAX: i64 = mfs::fsck::JOBS_MAX as i64;
 /// Arguments of `fsck`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Reads the metadata zone and the labels of the data zones. Without --repair fsck changes
+Reads the metadata zone and the labels of the data zones. Of several metadata servers fsck
+checks each, and then what they say of each other. Without --repair fsck changes
 nothing: it replays the log in memory. The server must be stopped; before --repair all
 clients should have unmounted. Repair also rewrites damaged labels of data zones. Repair can
 be interrupted and run again. It reports what it cannot repair and leaves it unchanged.

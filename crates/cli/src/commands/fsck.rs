@@ -1,14 +1,18 @@
-//! `redbud fsck`: checks a metadata zone whose server is stopped, and repairs it with `--repair`.
+//! `redbud fsck`: checks a metadata zone whose server is stopped, and repairs it with `--repair`. Of
+//! several servers it checks each, and then what they say of each other.
 
+mod across;
+
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use env::{DriverKind, Env};
-use mfs::SlotFeatures;
 use mfs::fsck::{
     Counts, FsckOptions, JOBS_MAX, Lost, ProblemKind, Repaired, Report as Findings, Severity,
 };
+use mfs::{Feature, Features, SlotFeatures};
 use serde::Serialize;
 use types::PagId;
 
@@ -17,6 +21,13 @@ use crate::config::Cluster;
 use crate::devices::{open_error, open_metadata, zone_devices};
 use crate::exit::{Ended, Failure, fsck as code};
 use crate::{output, target};
+
+/// Disagreements of several servers that a report lists.
+const PROBLEMS_SHOWN: usize = 10_000;
+
+/// Said of a server of several that was checked alone.
+const ALONE: &str = "only this server was checked: without `--server`, and with the file that names all servers, \
+                     fsck also checks what they say of each other";
 
 /// Advice for a device that is in use.
 const WHILE_SERVED: &str = "a server uses these metadata: stop it for fsck, or check them with `redbud scrub` and the \
@@ -41,6 +52,9 @@ struct Report {
     /// mount with them.
     data_foreign: Vec<String>,
     counts: Numbers,
+    /// It is one of several servers, and was checked without the others.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    alone: bool,
     /// Bytes of a directory slot, and the features of the format; none if the
     /// superblock is unreadable.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,6 +98,8 @@ struct Several {
     name: String,
     clean: bool,
     servers: Vec<Checked>,
+    /// What they say of each other.
+    between: across::Between,
 }
 
 /// What a check of one server's metadata came to.
@@ -179,7 +195,9 @@ fn has_zone(cluster: &Cluster, id: PagId) -> bool {
 fn one(cluster: &Cluster, args: &FsckArgs) -> Ended {
     let (outcome, foreign) = checked(cluster, args).or_else(|failure| unusable(args, failure))?;
     let status = status(&outcome);
-    let report = report(cluster, args.repair, (outcome, foreign));
+    let is_of_several = |features: Features| features.has(Feature::SHARDS);
+    let alone = cluster.is_of_several() || outcome.left.features.is_some_and(is_of_several);
+    let report = Report { alone, ..report(cluster, args.repair, (outcome, foreign)) };
     // The exit status has repairs and losses even if the report cannot be printed.
     let unprinted = |failure: Failure| failure.with_code(status | code::OPERATION);
     output::print_report(args.output, &report, describe).map_err(unprinted)?;
@@ -188,16 +206,18 @@ fn one(cluster: &Cluster, args: &FsckArgs) -> Ended {
 
 /// Checks the metadata of several servers, one after the other, those behind a failure too.
 fn several(clusters: &[Cluster], args: &FsckArgs) -> Ended {
-    let (mut servers, mut statuses) = (Vec::new(), Vec::new());
+    let (mut servers, mut statuses, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for cluster in clusters {
         let checked = match checked(cluster, args) {
             Ok((outcome, foreign)) => {
                 statuses.push(status(&outcome));
+                names.push(across::of_one(&outcome));
                 let found = report(cluster, args.repair, (outcome, foreign));
                 Checked::Done(Box::new(found))
             }
             Err(failure) => {
                 statuses.push(failure.code);
+                names.push(None);
                 Checked::Failed(Unusable::new(Some(cluster.shard.0), &failure))
             }
         };
@@ -206,9 +226,17 @@ fn several(clusters: &[Cluster], args: &FsckArgs) -> Ended {
         }
         servers.push(checked);
     }
-    let (status, name) = (worst(&statuses), clusters[0].name.clone());
-    let clean = servers.iter().all(|one| matches!(one, Checked::Done(report) if report.clean));
-    let report = Several { version: 1, name, clean, servers };
+    let (name, between) = (clusters[0].name.clone(), across::compare(names));
+    if !between.is_clean() {
+        statuses.push(code::UNCORRECTED);
+    }
+    if !args.output.is_json() {
+        output::print(&across::describe(&name, &between))?;
+    }
+    let status = worst(&statuses);
+    let is_clean = |one: &Checked| matches!(one, Checked::Done(report) if report.clean);
+    let clean = servers.iter().all(is_clean) && between.is_clean();
+    let report = Several { version: 1, name, clean, servers, between };
     let unprinted = |failure: Failure| failure.with_code(status | code::OPERATION);
     output::print_report(args.output, &report, |_| String::new()).map_err(unprinted)?;
     Ok(status)
@@ -262,7 +290,7 @@ struct Entry {
     kind: &'static str,
     severity: &'static str,
     text: &'static str,
-    repair: &'static str,
+    repair: Cow<'static, str>,
 }
 
 fn list(args: &FsckArgs) -> Ended {
@@ -270,9 +298,15 @@ fn list(args: &FsckArgs) -> Ended {
         kind: kind.name(),
         severity: severity(*kind),
         text: kind.text(),
-        repair: kind.repair(),
+        repair: kind.repair().into(),
     };
-    let findings = ProblemKind::ALL.iter().map(entry).collect();
+    let of_several = across::catalogue().map(|(kind, text, repair)| Entry {
+        kind,
+        severity: "error",
+        text,
+        repair: format!("nothing: {repair}").into(),
+    });
+    let findings = ProblemKind::ALL.iter().map(entry).chain(of_several).collect();
     output::print_report(args.output, &Catalogue { version: 1, findings }, |all| {
         let line = |entry: &Entry| {
             format!("| {} | {} | {} | {} |\n", entry.kind, entry.severity, entry.text, entry.repair)
@@ -400,6 +434,7 @@ fn report(cluster: &Cluster, repair: bool, (outcome, foreign): (Repaired, Vec<St
         data_missing: missing_zones(cluster),
         data_foreign: foreign,
         counts: numbers(&findings.counts),
+        alone: false,
         format: findings.features.map(|features| Shape {
             slot_bytes: features.slots().share() as u64,
             features: features.names(),
@@ -529,6 +564,9 @@ fn describe(report: &Report) -> String {
         let features = if format.features.is_empty() { "none" } else { &format.features };
         format!("; slots of {} bytes, features: {features}", format.slot_bytes)
     });
+    if report.alone {
+        text += &format!("{ALONE}\n");
+    }
     let held = held(counts);
     let verdict = if report.clean { "clean" } else { "DAMAGED" };
     text + &format!(

@@ -1,6 +1,8 @@
 //! Several metadata servers of one namespace: they run side by side, are shown, restarted and
 //! checked one by one.
 
+mod checks;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
@@ -26,8 +28,13 @@ struct Local {
 impl Local {
     /// Starts one with so many servers, and waits until it is mounted.
     fn start(servers: u16) -> Local {
+        Local::start_with(&["--mds", &servers.to_string()])
+    }
+
+    /// Starts one with these options, and waits until it is mounted.
+    fn start_with(options: &[&str]) -> Local {
         let mut local = Local { running: None, scratch: Scratch::new() };
-        local.begin(&["--mds", &servers.to_string()]);
+        local.begin(options);
         local
     }
 
@@ -65,10 +72,14 @@ impl Local {
 
     /// What each server says, by their numbers; null if it does not answer.
     fn servers(&self) -> Vec<Value> {
-        let output = redbud().args(["status", "--json"]).arg(self.dir()).output().unwrap();
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let systems = report["filesystems"].as_array().cloned().unwrap_or_default();
+        let systems = self.report()["filesystems"].as_array().cloned().unwrap_or_default();
         systems.into_iter().map(|mut system| system["server"].take()).collect()
+    }
+
+    /// What `redbud status` says.
+    fn report(&self) -> Value {
+        let output = redbud().args(["status", "--json"]).arg(self.dir()).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
     /// Epoch of each server, once all serve.
@@ -105,6 +116,21 @@ impl Local {
         signal(pid.unwrap(), Signal::KILL);
     }
 
+    /// Kills everything at once (SIGKILL), and takes the dead mount away.
+    fn crash(&mut self) {
+        let mut parent = self.running.take().expect("it runs");
+        let pid = parent.id() as i32;
+        // So that it starts nothing again.
+        signal(pid, Signal::STOP);
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
+            signal(child, Signal::KILL);
+        }
+        signal(pid, Signal::KILL);
+        wait_child(&mut parent);
+        shell(self.scratch.path(), "umount -l mnt");
+    }
+
     /// Stops everything in order.
     fn stop(&mut self) {
         let mut child = self.running.take().expect("it runs");
@@ -127,7 +153,7 @@ impl Drop for Local {
     fn drop(&mut self) {
         let Some(mut child) = self.running.take() else { return };
         if std::thread::panicking() {
-            for name in ["mds.log", "mds1.log", "client.log"] {
+            for name in ["mds.log", "mds1.log", "mds2.log", "client.log"] {
                 eprintln!("{name}:\n{}", self.log(name));
             }
         }

@@ -2,7 +2,7 @@
 //! beside it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use commitment::Action;
 use env::sync::Notify;
@@ -61,6 +61,23 @@ wire_enum! {
         /// The shard is a worker that has committed (1PC).
         Worked = 3 { answers: Vec<Answer>, },
     }
+}
+
+/// The inodes of which an open operation may still change names on other shards, as the bytes that
+/// a shard keeps of it say. Each shard knows a part of them.
+///
+/// # Errors
+/// They are not those of a joint operation.
+pub fn changed_inodes(operation: &[u8]) -> Result<BTreeSet<Ino>, Malformed> {
+    let named = |parts: &[Part]| parts.iter().filter_map(Part::inode).collect::<Vec<Ino>>();
+    let known = |answers: &[Answer]| answers.iter().filter_map(Answer::inode).collect::<Vec<Ino>>();
+    Ok(match Job::of(operation)? {
+        Job::Coordinates { it } => it.shares.iter().flat_map(|share| named(&share.parts)).collect(),
+        Job::Works { parts, made, answers, .. } => {
+            named(&parts).into_iter().chain(known(&answers)).chain(made).collect()
+        }
+        Job::Worked { answers } => known(&answers).into_iter().collect(),
+    })
 }
 
 impl Job {

@@ -39,6 +39,7 @@ use types::{ClientId, Duration, HashMap, Ino, ShardId};
 
 pub use self::coordinate::{Answers, Coordinated, Planned, coordinate};
 pub use self::drive::hear;
+pub use self::job::changed_inodes;
 use self::job::{Job, Open};
 pub use self::part::{Answer, NewDirectory, Part};
 use self::peer::Peer;

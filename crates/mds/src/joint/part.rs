@@ -65,6 +65,30 @@ wire_enum! {
     }
 }
 
+impl Part {
+    /// The inode whose names it changes, if that is there already.
+    pub fn inode(&self) -> Option<Ino> {
+        match self {
+            Part::MakeDirectory { .. } => None,
+            Part::RemoveDirectory { ino, .. }
+            | Part::LoseName { ino, .. }
+            | Part::GainName { ino, .. }
+            | Part::TakeName { ino, .. } => Some(*ino),
+        }
+    }
+}
+
+impl Answer {
+    /// The inode whose names were changed, if it says so.
+    pub fn inode(&self) -> Option<Ino> {
+        match self {
+            Answer::Made { ino } => Some(*ino),
+            Answer::Changed { attr } => Some(attr.ino),
+            Answer::Done {} | Answer::Came { .. } => None,
+        }
+    }
+}
+
 /// Runs a part inside a transaction. `made`: the orphans that [`prepare`] has made.
 ///
 /// # Errors

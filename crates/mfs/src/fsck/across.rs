@@ -47,8 +47,9 @@ pub struct ShardNames {
     pub names: Vec<ForeignName>,
     /// Its inodes with names on others, in order.
     pub guests: Vec<Guest>,
-    /// Operations of several shards of which it keeps something.
-    pub operations: BTreeSet<TxnId>,
+    /// Operations of several shards of which it keeps something, and what it keeps: only the server
+    /// knows what these bytes mean. A damaged one has none.
+    pub operations: BTreeMap<TxnId, Vec<u8>>,
 }
 
 /// A point in which two shards do not agree.
@@ -86,6 +87,87 @@ pub enum Disagreement {
         /// The number of names that were found.
         found: u32,
     },
+}
+
+impl Disagreement {
+    /// One of each kind says what it is: its name, what is wrong, and what to do.
+    pub const CATALOGUE: [(&'static str, &'static str, &'static str); 7] = [
+        (
+            "UnknownShard",
+            "a name leads to a metadata server that there is none of",
+            "name all servers of the file system in the cluster's file",
+        ),
+        (
+            "NameWithoutInode",
+            "a name leads to an inode that its own server does not have, or not under such a name",
+            "the metadata of that server are older, or those of the name's: restore both from \
+             backups of one moment",
+        ),
+        (
+            "WrongKindElsewhere",
+            "a name says another type than the inode of another server that it leads to",
+            "move what can be read to another place, and remove the name",
+        ),
+        (
+            "WrongParent",
+            "a directory says that its name is in another directory than where it is",
+            "move what is in it to a new directory, and remove it",
+        ),
+        (
+            "SecondName",
+            "a directory has a second name",
+            "move what is in it to a new directory, and remove it",
+        ),
+        (
+            "DirectoryWithoutName",
+            "a directory of one server has lost the name that it had at another one",
+            "the metadata of the server with the name are older, or those of the directory's: restore \
+             both from backups of one moment",
+        ),
+        (
+            "WrongNamesElsewhere",
+            "an inode counts other names at other servers than there are",
+            "copy the file, and remove all its names",
+        ),
+    ];
+
+    /// Its place in [`Disagreement::CATALOGUE`].
+    fn kind(&self) -> (&'static str, &'static str, &'static str) {
+        Disagreement::CATALOGUE[match self {
+            Disagreement::UnknownShard(_) => 0,
+            Disagreement::NameWithoutInode(_) => 1,
+            Disagreement::WrongKind(..) => 2,
+            Disagreement::WrongParent { .. } => 3,
+            Disagreement::SecondName(_) => 4,
+            Disagreement::DirectoryWithoutName { .. } => 5,
+            Disagreement::WrongCount { .. } => 6,
+        }]
+    }
+
+    /// Stable name of its kind.
+    pub fn name(&self) -> &'static str {
+        self.kind().0
+    }
+
+    /// What an administrator can do about it.
+    pub fn remedy(&self) -> &'static str {
+        self.kind().2
+    }
+
+    /// The shards that it is about, in order: where the name is or should be, and where the inode.
+    pub fn shards(&self) -> BTreeSet<ShardId> {
+        match self {
+            Disagreement::UnknownShard(name)
+            | Disagreement::NameWithoutInode(name)
+            | Disagreement::WrongKind(name, _)
+            | Disagreement::WrongParent { name, .. }
+            | Disagreement::SecondName(name) => [name.dir.shard(), name.ino.shard()].into(),
+            Disagreement::DirectoryWithoutName { ino, parent } => {
+                [ino.shard(), parent.shard()].into()
+            }
+            Disagreement::WrongCount { ino, .. } => [ino.shard()].into(),
+        }
+    }
 }
 
 impl fmt::Display for Disagreement {
@@ -218,7 +300,7 @@ mod tests {
                 name(ino(0, 9), "more", ino(1, 2), FILE),
             ],
             guests: vec![guest(ino(0, 9), DIR, Outside::Parent(ino(1, 1)))],
-            operations: BTreeSet::new(),
+            operations: BTreeMap::new(),
         };
         let one = ShardNames {
             shard: ShardId(1),
@@ -227,7 +309,7 @@ mod tests {
                 guest(ino(1, 1), DIR, Outside::Parent(root())),
                 guest(ino(1, 2), FILE, Outside::Names(2)),
             ],
-            operations: BTreeSet::new(),
+            operations: BTreeMap::new(),
         };
         [zero, one]
     }
@@ -306,6 +388,34 @@ mod tests {
         check(ino(1, 2), |shards| shards[0].names.push(third.clone()), &wrong(2, 3));
         let none = |shards: &mut [ShardNames; 2]| shards[0].names.truncate(1);
         check(ino(1, 2), none, &wrong(2, 0));
+    }
+
+    #[test]
+    fn disagreement_names_its_kind_and_both_shards() {
+        let name = name(root(), "there", ino(1, 1), DIR);
+        let parent = ino(2, 5);
+        let all = [
+            (Disagreement::UnknownShard(name.clone()), "UnknownShard", &[0, 1][..]),
+            (Disagreement::NameWithoutInode(name.clone()), "NameWithoutInode", &[0, 1]),
+            (Disagreement::WrongKind(name.clone(), FILE), "WrongKindElsewhere", &[0, 1]),
+            (Disagreement::WrongParent { name: name.clone(), parent }, "WrongParent", &[0, 1]),
+            (Disagreement::SecondName(name), "SecondName", &[0, 1]),
+            (
+                Disagreement::DirectoryWithoutName { ino: ino(1, 1), parent },
+                "DirectoryWithoutName",
+                &[1, 2],
+            ),
+            (
+                Disagreement::WrongCount { ino: ino(1, 2), counted: 1, found: 2 },
+                "WrongNamesElsewhere",
+                &[1],
+            ),
+        ];
+        for (place, (one, kind, shards)) in all.iter().enumerate() {
+            let named: Vec<u8> = one.shards().into_iter().map(|shard| shard.0).collect();
+            assert_eq!((one.name(), &named[..]), (*kind, *shards));
+            assert_eq!(Disagreement::CATALOGUE[place].0, *kind);
+        }
     }
 
     #[test]

@@ -17,14 +17,18 @@ use engine::error::StoreError;
 struct Operation {
     id: Option<TxnId>,
     keys: Vec<[u8; INTENT_KEY]>,
-    /// Items behind the head, as the head counts them; `None`: there is no valid head.
-    wanted: Option<usize>,
+    /// What the items behind the head hold.
+    bytes: Vec<u8>,
+    /// Bytes of the operation, as the head counts them; `None`: there is no valid head.
+    length: Option<usize>,
 }
 
 impl Operation {
     fn add(&mut self, id: TxnId, key: &[u8; INTENT_KEY], value: &[u8; INTENT_VALUE]) {
         if self.keys.is_empty() && *key == intent_key(id, 0) {
-            self.wanted = decode_head(id, value).map(|(_, length)| items_of(length));
+            self.length = decode_head(id, value).map(|(_, length)| length);
+        } else {
+            self.bytes.extend(value);
         }
         self.id = Some(id);
         self.keys.push(*key);
@@ -32,7 +36,7 @@ impl Operation {
 
     /// What is wrong with it.
     fn fault(&self) -> Option<&'static str> {
-        match self.wanted {
+        match self.length.map(items_of) {
             None => Some("it has no valid head"),
             // Keys are in order and each once, so these are the items 1 to the last.
             Some(wanted) if self.keys.len() != wanted + 1 => Some("items are missing, or too many"),
@@ -51,19 +55,21 @@ impl Check {
                 return;
             }
             if now.id != Some(id) {
-                check.operation(&std::mem::take(&mut now));
+                check.operation(std::mem::take(&mut now));
             }
             now.add(id, key, value);
         })
         .await?;
-        self.operation(&now);
+        self.operation(now);
         Ok(())
     }
 
-    fn operation(&mut self, operation: &Operation) {
+    fn operation(&mut self, mut operation: Operation) {
         let Some(id) = operation.id else { return };
         self.require_shards();
-        self.report.shard.operations.insert(id);
+        operation.bytes.truncate(operation.length.unwrap_or(0));
+        let bytes = std::mem::take(&mut operation.bytes);
+        self.report.shard.operations.insert(id, bytes);
         if let Some(fault) = operation.fault() {
             self.found(ProblemKind::BadIntent, Subject::Whole, format!("operation {id}: {fault}"));
             for key in &operation.keys {
