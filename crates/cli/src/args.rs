@@ -657,8 +657,8 @@ pub struct LoadArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The search goes from the inode to the directory of its slot, and up. Only --all finds a
-file whose first name was removed while it had others. Exit status: 0 all found, 1 none,
-3 some.")]
+file whose first name was removed while it had others. Of several metadata servers all are
+searched; with --server N only that one is. Exit status: 0 all found, 1 none, 3 some.")]
 pub struct PathArgs {
     /// The cluster's file, or the DIR of `redbud local`
     pub target: PathBuf,

@@ -46,8 +46,8 @@ pub use intents::Intents;
 pub use layouts::{LayoutAhead, LayoutLimits};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{
-    AllPaths, DirEntry, DirPlacement, InodeCounts, MapLimits, NewInode, Paths, SearchCounts,
-    SubdirCursor, Subdirectory, Within,
+    AllPaths, DirEntry, DirPlacement, InodeCounts, MapLimits, NamesHere, NewInode, Paths,
+    SearchCounts, SubdirCursor, Subdirectory, Top, Within,
 };
 pub use open::OpenOptions;
 pub use space::{ALL_FILES, BlockOwner, GRANT_PIECES, OBJECTS_TAKEN, PagState, TARGET_ADDRESS_MAX};

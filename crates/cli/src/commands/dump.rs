@@ -6,6 +6,7 @@ use std::io::{BufReader, BufWriter, IsTerminal, Write};
 use env::{DriverKind, Env};
 use mfs::dump::Dumped;
 use mfs::{Mfs, OpenOptions};
+use types::ShardId;
 
 use crate::args::{DumpArgs, LoadArgs};
 use crate::config::Cluster;
@@ -36,7 +37,10 @@ pub fn dump(args: &DumpArgs) -> Ended {
         drop(mfs.close().await);
         output::eprint_line(&format!(
             "{}: {} inodes, {} further names, {} segments",
-            cluster.name, dumped.inodes, dumped.links, dumped.segments
+            whose(&cluster),
+            dumped.inodes,
+            dumped.links,
+            dumped.segments
         ));
         for line in &dumped.left_out {
             output::eprint_line(&format!("not in the dump, with its subtree: {line}"));
@@ -93,6 +97,13 @@ fn partial(dumped: &Dumped) -> Option<String> {
 /// Loads a dump from standard input into a file system fresh from `redbud mkfs`.
 pub fn load(args: &LoadArgs) -> Ended {
     let cluster = target::cluster_of(&args.target, args.server.number)?;
+    if cluster.shard != ShardId(0) {
+        return Err(Failure::usage(format!(
+            "--server {}: a dump begins at its root directory, and only that of server 0 can be \
+             mounted: load it there",
+            cluster.shard.0
+        )));
+    }
     if std::io::stdin().is_terminal() {
         return Err(Failure::usage(
             "standard input is a terminal: redirect it from the dump's file",
@@ -106,10 +117,21 @@ pub fn load(args: &LoadArgs) -> Ended {
         let loaded = loaded.map_err(|error| failed(error.to_string()))?;
         output::eprint_line(&format!(
             "{}: {} inodes, {} further names, {} segments",
-            cluster.name, loaded.inodes, loaded.links, loaded.segments
+            whose(&cluster),
+            loaded.inodes,
+            loaded.links,
+            loaded.segments
         ));
         Ok(0)
     })
+}
+
+/// Whose metadata these are.
+fn whose(cluster: &Cluster) -> String {
+    match cluster.is_of_several() {
+        false => cluster.name.clone(),
+        true => format!("{}, only server {}", cluster.name, cluster.shard.0),
+    }
 }
 
 fn run<F: Future<Output = Ended>>(cluster: Cluster, main: impl FnOnce(Env, Cluster) -> F) -> Ended {

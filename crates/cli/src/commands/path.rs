@@ -2,20 +2,25 @@
 //!
 //! Invariant: the search goes up from the inode, through the name in its slot and the directory of
 //! the slot. It does not find further names of the inode. `--all` walks the tree from the root
-//! instead.
+//! instead. Of several servers the search goes on where the name of a directory lies (`several`).
+
+mod several;
 
 use std::collections::BTreeSet;
 
 use env::{DriverKind, Env};
-use mfs::{Cost, Mfs, OpenOptions, Paths, StoreError};
+use mfs::{Cost, Mfs, OpenOptions, Paths, StoreError, Top};
 use serde::Serialize;
 use types::Ino;
 
 use crate::args::PathArgs;
 use crate::config::Cluster;
-use crate::devices::{open_metadata, with_path};
+use crate::devices::{open_error, open_metadata, with_path};
 use crate::exit::{Ended, Failure, Status};
 use crate::{output, target};
+
+/// Said of an inode without a path.
+const NO_NAME: &str = "no such inode, or its slot has no name; `--all` finds further names";
 
 #[derive(Serialize)]
 struct Report {
@@ -35,10 +40,15 @@ struct InodePath {
 
 /// Prints the paths.
 pub fn run(args: &PathArgs) -> Ended {
-    let cluster = target::cluster_of(&args.target, args.server.number)?;
-    let report = env::run(DriverKind::Auto, |env| async move { find(&env, &cluster, args).await })
-        .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
-        .flatten()?;
+    let file = target::cluster(&args.target)?;
+    let report = env::run(DriverKind::Auto, |env| async move {
+        match (file.is_several(), args.server.number) {
+            (true, None) => several::find(&env, &file.servers, args).await,
+            (_, chosen) => find(&env, &file.server(chosen).map_err(Failure::usage)?, args).await,
+        }
+    })
+    .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
+    .flatten()?;
     let missing = report.paths.iter().filter(|found| found.path.is_none()).count();
     output::print_report(args.output, &report, describe)?;
     Ok(match missing {
@@ -54,12 +64,7 @@ fn failed(text: String) -> Failure {
 
 async fn find(env: &Env, cluster: &Cluster, args: &PathArgs) -> Result<Report, Failure> {
     let path = cluster.metadata.path.display().to_string();
-    let disks =
-        open_metadata(env, cluster, false).await.map_err(|error| failed(error.to_string()))?;
-    let cache_bytes = cluster.cache as usize;
-    let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
-    let opened = Mfs::open(env, &disks, options).await;
-    let mfs = opened.map_err(|error| failed(with_path(&path, &error)))?;
+    let mfs = open(env, cluster).await?;
     let report = match args.all {
         true => every(&mfs, &args.inodes).await,
         false => Ok(first(&mfs, &args.inodes).await),
@@ -68,16 +73,29 @@ async fn find(env: &Env, cluster: &Cluster, args: &PathArgs) -> Result<Report, F
     report.map_err(|error| failed(with_path(&path, &error)))
 }
 
+/// The store of a server that is stopped.
+async fn open(env: &Env, cluster: &Cluster) -> Result<Mfs, Failure> {
+    let path = cluster.metadata.path.display().to_string();
+    let disks = open_metadata(env, cluster, false).await;
+    let disks = disks.map_err(|error| failed(open_error(&error, "stop its server first")))?;
+    let cache_bytes = cluster.cache as usize;
+    let options = OpenOptions { cache_bytes, read_only: true, ..OpenOptions::default() };
+    Mfs::open(env, &disks, options).await.map_err(|error| failed(with_path(&path, &error)))
+}
+
 /// One path of each inode.
 async fn first(mfs: &Mfs, inodes: &[u64]) -> Report {
     let mut paths = Vec::new();
     for &inode in inodes {
-        paths.push(match mfs.run(Cost::READ, |txn| txn.names().path(Ino(inode))).await {
-            Ok((Some(path), _)) => InodePath::path(inode, &path),
-            Ok((None, _)) => {
-                let text = "no such inode, or its slot has no name; `--all` finds further names";
-                InodePath::error(inode, text.into())
+        paths.push(match mfs.run(Cost::READ, |txn| txn.names().upward(Ino(inode))).await {
+            Ok((Some((path, Top::Root)), _)) if path.is_empty() => InodePath::path(inode, b"/"),
+            Ok((Some((path, Top::Root)), _)) => InodePath::path(inode, &path),
+            Ok((Some((_, Top::Guest { parent, .. })), _)) => {
+                let number = parent.shard().0;
+                let text = "a name on the way is at server";
+                InodePath::error(inode, format!("{text} {number}: leave out `--server`"))
             }
+            Ok(_) => InodePath::error(inode, NO_NAME.into()),
             Err(error) => InodePath::error(inode, error.to_string()),
         });
     }

@@ -34,7 +34,7 @@ pub(crate) use find::Spot;
 pub(crate) use index::{Chunk, NameIndexes, PendingNames, Position};
 pub use inode::{InodeCounts, NewInode};
 pub use namespace::{SubdirCursor, Subdirectory};
-pub use path::{AllPaths, PATHS_MAX, Paths};
+pub use path::{AllPaths, NamesHere, PATHS_MAX, Paths, Top};
 pub(crate) use placement::trim;
 pub use readdir::DirEntry;
 pub(crate) use readdir::SkippedEntry;

@@ -11,10 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use types::{Fault, FileKind, HashSet, Ino};
+use types::{Fault, FileKind, HashSet, Ino, Name};
 
 use super::view::Names;
 use crate::format::number::{is_root_dir, root_dir};
+use crate::format::outside::Outside;
 use crate::handle::Mfs;
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
@@ -35,12 +36,31 @@ impl Names<'_, '_> {
     /// # Errors
     /// `Corrupt` if the path is a cycle; `Stop` of the blocks read.
     pub fn path(&mut self, ino: Ino) -> Result<Option<Vec<u8>>, Stop> {
-        if ino == Ino::NONE {
+        Ok(match self.upward(ino)? {
+            Some((path, Top::Root)) if path.is_empty() => Some(b"/".to_vec()),
+            Some((path, Top::Root)) => Some(path),
+            _ => None,
+        })
+    }
+
+    /// The names of this shard on the way up from `ino`, each behind a slash, and where they end.
+    /// `None` if there is no such inode here.
+    ///
+    /// # Errors
+    /// As [`Names::path`].
+    pub fn upward(&mut self, ino: Ino) -> Result<Option<(Vec<u8>, Top)>, Stop> {
+        if ino == Ino::NONE || self.attr(ino)?.is_none() {
             return Ok(None);
         }
-        let (mut at, mut names) = (ino, Vec::new());
+        let (mut at, mut names, mut top) = (ino, Vec::new(), Top::Root);
         while !is_root_dir(at) {
-            let Some((dir, name)) = self.entry_of(at)? else { return Ok(None) };
+            let Some((dir, name)) = self.entry_of(at)? else {
+                top = match self.outside(at)? {
+                    Some(Outside::Parent(parent)) => Top::Guest { dir: at, parent },
+                    _ => Top::Nameless,
+                };
+                break;
+            };
             names.push(name);
             if names.len() > DEPTH_MAX {
                 return Err(Stop::Fault(types::Fault::Corrupt));
@@ -52,8 +72,33 @@ impl Names<'_, '_> {
             path.push(b'/');
             path.extend_from_slice(name.as_bytes());
         }
-        Ok(Some(if path.is_empty() { b"/".to_vec() } else { path }))
+        Ok(Some((path, top)))
     }
+}
+
+/// Where the names of one shard on the way up from an inode end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Top {
+    /// At the shard's root directory.
+    Root,
+    /// At a directory that has its name on another shard.
+    Guest {
+        /// The directory.
+        dir: Ino,
+        /// The directory, of another shard, with the name.
+        parent: Ino,
+    },
+    /// At an inode whose slot has no name.
+    Nameless,
+}
+
+/// Names that one shard has of some inodes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NamesHere {
+    /// Each with its directory, and the inode that it leads to.
+    pub names: Vec<(Ino, Name, Ino)>,
+    /// Directories that could not be read completely, and why.
+    pub unread: Vec<(Ino, String)>,
 }
 
 /// The paths of one inode.
@@ -152,6 +197,87 @@ impl Mfs {
                         path = Some(found.ok_or(StoreError::Fault(Fault::Stale))?);
                     }
                     all.add(entry.ino, path.as_deref().unwrap_or_default(), entry.name.as_bytes());
+                }
+                let here = entry.ino.shard() == self.superblock().shard;
+                if entry.kind == FileKind::Directory && here && met.insert(entry.ino) {
+                    queue.push_back(entry.ino);
+                }
+            }
+            let Some(last) = entries.last().filter(|_| entries.len() == PAGE) else {
+                return Ok(());
+            };
+            after = last.cookie;
+        }
+    }
+}
+
+impl Mfs {
+    /// The name that leads from `dir` to `ino`, which may be of another shard; `None`: there is
+    /// none. Nothing may change the store meanwhile.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io`, `Poisoned`; the fault if `dir` is no directory of this shard.
+    pub async fn name_in(&self, dir: Ino, ino: Ino) -> Result<Option<Name>, StoreError> {
+        let mut after = 0;
+        loop {
+            let (entries, _) =
+                self.run(Cost::READ, |txn| txn.names().readdir(dir, after, PAGE)).await?;
+            if let Some(found) = entries.iter().find(|entry| entry.ino == ino) {
+                return Ok(Some(found.name.clone()));
+            }
+            let Some(last) = entries.last().filter(|_| entries.len() == PAGE) else {
+                return Ok(None);
+            };
+            after = last.cookie;
+        }
+    }
+
+    /// All names that this shard has of these inodes, which may be of other shards. Nothing may
+    /// change the store meanwhile.
+    ///
+    /// # Errors
+    /// `Io`, `Poisoned`.
+    pub async fn names_here(&self, inodes: &BTreeSet<Ino>) -> Result<NamesHere, StoreError> {
+        let (mut found, root) = (NamesHere::default(), root_dir(self.superblock().shard));
+        let mut queue = VecDeque::from([root]);
+        let mut after = Ino::NONE;
+        loop {
+            let guests = self.run(Cost::READ, |txn| txn.names().guests(after, PAGE)).await?.0;
+            let Some(&(last, _)) = guests.last() else { break };
+            let is_directory = |outside: &Outside| matches!(outside, Outside::Parent(_));
+            queue.extend(guests.iter().filter(|(_, it)| is_directory(it)).map(|(ino, _)| *ino));
+            after = last;
+        }
+        let mut met: HashSet<Ino> = queue.iter().copied().collect();
+        while let Some(dir) = queue.pop_front() {
+            match self.names_of(dir, inodes, &mut found, (&mut queue, &mut met)).await {
+                Err(StoreError::Corrupt { block, what }) => {
+                    found.unread.push((dir, format!("metadata block {block}: {what}")));
+                }
+                Err(StoreError::Fault(_)) => {
+                    found.unread.push((dir, "there is no such directory".into()));
+                }
+                read => read?,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Notes the names of wanted inodes in one directory, and its subdirectories on this shard.
+    async fn names_of(
+        &self,
+        dir: Ino,
+        inodes: &BTreeSet<Ino>,
+        found: &mut NamesHere,
+        (queue, met): (&mut VecDeque<Ino>, &mut HashSet<Ino>),
+    ) -> Result<(), StoreError> {
+        let mut after = 0;
+        loop {
+            let (entries, _) =
+                self.run(Cost::READ, |txn| txn.names().readdir(dir, after, PAGE)).await?;
+            for entry in &entries {
+                if inodes.contains(&entry.ino) {
+                    found.names.push((dir, entry.name.clone(), entry.ino));
                 }
                 let here = entry.ino.shard() == self.superblock().shard;
                 if entry.kind == FileKind::Directory && here && met.insert(entry.ino) {

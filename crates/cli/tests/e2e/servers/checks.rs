@@ -1,4 +1,4 @@
-//! `redbud fsck` of several servers.
+//! `redbud fsck`, `path`, `dump` and `load` of several servers.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Local, run};
+use super::{Local, run, server_of};
 use crate::harness::{eventually, redbud, shell, success};
 
 /// The text of a failed or sound `redbud fsck`, with its exit status.
@@ -56,6 +56,43 @@ fn fsck_names_what_servers_do_not_agree_on() {
     // Repair leaves it as it is, and says so.
     let (code, said) = fsck(&local.dir(), &["--repair"]);
     assert!(code == 4 && said.contains("repair changes nothing in which"), "{said}");
+}
+
+#[test]
+fn paths_lead_over_all_servers() {
+    let mut local = Local::start(2);
+    let (parent, child) = local.nested();
+    fs::write(child.join("file"), "content").unwrap();
+    fs::hard_link(child.join("file"), local.mount().join("near")).unwrap();
+    success(redbud().args(["set-layout", "--mds", "0"]).arg(&child));
+    fs::create_dir(child.join("back")).unwrap();
+    fs::write(child.join("back/deep"), "content").unwrap();
+    let number = |path: &str| fs::metadata(local.mount().join(path)).unwrap().ino().to_string();
+    let inodes = ["parent/child/file", "parent/child/back/deep", "parent"].map(number);
+    assert_eq!(server_of(&parent.join("child/back")), 0);
+    local.stop();
+    let path = |options: &[&str], inodes: &[String]| {
+        run(redbud().arg("path").arg(local.dir()).args(options).args(inodes))
+    };
+    let (code, said) = path(&[], &inodes);
+    for (inode, wanted) in inodes.iter().zip(["child/file", "child/back/deep", ""]) {
+        let wanted = format!("{inode}\t/parent/{wanted}");
+        assert!(code == 0 && said.contains(wanted.trim_end_matches('/')), "{wanted}: {said}");
+    }
+    let (code, said) = path(&["--all"], &inodes[..1]);
+    assert!(
+        code == 0 && said.contains("\t/near\n") && said.contains("\t/parent/child/file\n"),
+        "{said}"
+    );
+    let (code, said) = path(&["--server", "1"], &inodes[..1]);
+    assert!(code == 1 && said.contains("is at server 0: leave out `--server`"), "{said}");
+    let (code, said) = path(&[], &["5044031582654955520".into()]);
+    assert!(code == 1 && said.contains("there is no server 70"), "{said}");
+    let (code, said) = run(redbud().args(["load", "--server", "1"]).arg(local.dir()));
+    assert!(code == 2 && said.contains("only that of server 0"), "{said}");
+    let (code, said) = run(redbud().args(["dump", "--server", "1"]).arg(local.dir()));
+    assert!(code == 3 && said.contains("local, only server 1: "), "{said}");
+    local.assert_clean();
 }
 
 /// Makes and removes directories of both servers until that fails.
