@@ -59,6 +59,11 @@ impl Namespaces {
     pub fn host(&self) -> String {
         format!("{}.{}", network(), 8 * self.number + 1)
     }
+
+    /// The address of the first namespace.
+    pub fn guest(&self) -> String {
+        format!("{}.{}", network(), 8 * self.number + 2)
+    }
 }
 
 impl Drop for Namespaces {

@@ -2,6 +2,7 @@
 //! checked one by one.
 
 mod checks;
+mod keys;
 
 use std::collections::BTreeSet;
 use std::fs;
