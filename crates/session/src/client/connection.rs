@@ -56,7 +56,7 @@ impl Failure {
         Failure::Unreachable(format!("cannot reach the {} at {address}: {text}", P::NAME))
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Failure::Unreachable(text) | Failure::Wrong(text) => text.clone(),
             Failure::Refused(refused) => refused.text.clone(),
@@ -71,6 +71,12 @@ impl Failure {
     /// Does the server stand by, or end just now?
     fn is_of_standby(&self) -> bool {
         matches!(self, Failure::Refused(refused) if refused.fault == Fault::Busy)
+    }
+
+    /// Is it another server than this one? Of several addresses another one may lead there.
+    pub(super) fn is_of_other_than(&self, expected: ServerId) -> bool {
+        let is_other = |refused: &Refused| refused.fault == Fault::NotFound;
+        expected != ServerId::ANY && matches!(self, Failure::Refused(refused) if is_other(refused))
     }
 
     /// Has the server's store failed?
@@ -219,10 +225,13 @@ impl<P: Peer> Session<P> {
                         env.spawn(session.clone().watch());
                         return Ok(session);
                     }
-                    // One of several servers may be cut off from its store, and another one serve.
+                    // One of several servers may be cut off from its store, or own the metadata of
+                    // another server, and another one serve.
                     Err(failure)
                         if failure.is_final()
-                            && (!failure.is_of_store() || config.addresses.len() == 1) =>
+                            && (config.addresses.len() == 1
+                                || !failure.is_of_store()
+                                    && !failure.is_of_other_than(config.expected.server)) =>
                     {
                         return Err(ConnectError { text: failure.text() });
                     }
@@ -407,7 +416,7 @@ impl<P: Peer> Session<P> {
         let (addresses, last) = (&self.config.addresses, self.served_at.get());
         let order = |step: usize| (last + step) % addresses.len();
         loop {
-            let (mut key_refused, mut near) = (false, false);
+            let (mut key_refused, mut near, mut others) = (false, false, 0);
             for index in (1..=addresses.len()).map(order) {
                 if self.is_closed() {
                     return None;
@@ -433,7 +442,12 @@ impl<P: Peer> Session<P> {
                         self.lose_session();
                     }
                     Err(failure) if failure.is_final() => {
-                        if !std::mem::replace(&mut logged, true) {
+                        others += usize::from(failure.is_of_other_than(self.server()));
+                        // A server of several that is asked for another one is worth no line, unless
+                        // nobody else is there.
+                        let is_usual =
+                            failure.is_of_other_than(self.server()) && others < addresses.len();
+                        if !is_usual && !std::mem::replace(&mut logged, true) {
                             self.log(&failure.text());
                         }
                         key_refused |= failure.is_of_key();

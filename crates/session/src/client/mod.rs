@@ -49,7 +49,7 @@ pub use replay_list::{KeptLimits, ReplayEntry};
 use replay_list::{ReplayList, weight};
 pub use report::{Awaited, Congestion, Kept, SessionReport, Unconfirmed};
 pub use sessions::Sessions;
-pub use tool::{ToolError, ask};
+pub use tool::{ToolError, ask, ask_server};
 
 /// What a session reports to its user. All methods are called on the connection's task and do not
 /// wait.

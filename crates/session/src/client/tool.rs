@@ -6,7 +6,7 @@
 use env::Env;
 use proto::frame::Received;
 use proto::message::{ADMINISTRATOR, Hello, Message, Peer, Principal, Request};
-use types::{Duration, Fault};
+use types::{Duration, Fault, ServerId};
 
 use super::ReadClientKeys;
 use super::connection::{Failure, greet, receive};
@@ -33,12 +33,30 @@ pub enum ToolError {
 /// See [`ToolError`].
 pub async fn ask<P: Peer>(
     env: &Env,
+    way: (&str, Option<&ReadClientKeys>),
+    names: (&str, &str),
+    asked: (Principal, P::Op),
+    patience: Duration,
+) -> Result<P::OpReply, ToolError> {
+    ask_server::<P>(env, way, (names, ServerId::ANY), asked, patience).await
+}
+
+/// As [`ask`], of this server only: another one counts as unreachable, because the server may be
+/// found at another address.
+///
+/// # Errors
+/// See [`ToolError`].
+pub async fn ask_server<P: Peer>(
+    env: &Env,
     (address, keys): (&str, Option<&ReadClientKeys>),
-    (fs_name, description): (&str, &str),
+    ((fs_name, description), server): ((&str, &str), ServerId),
     (principal, op): (Principal, P::Op),
     patience: Duration,
 ) -> Result<P::OpReply, ToolError> {
-    let hello = Hello::new::<P>(ADMINISTRATOR, fs_name, description);
+    let mut hello = Hello::new::<P>(ADMINISTRATOR, fs_name, description);
+    if let Some(expected) = &mut hello.expected.0 {
+        expected.server = server;
+    }
     let greeted = greet::<P>(env, (address, keys), hello, patience).await;
     let mut connection = greeted.map_err(|failure| match failure {
         Failure::Unreachable(text) => ToolError::Unreachable(text),
@@ -46,6 +64,7 @@ pub async fn ask<P: Peer>(
         Failure::Refused(refused) if refused.fault == Fault::Busy => {
             ToolError::Unreachable(refused.text)
         }
+        failure if failure.is_of_other_than(server) => ToolError::Unreachable(failure.text()),
         Failure::Refused(refused) if refused.fault == Fault::NotPermitted => {
             ToolError::KeyRefused(refused.text)
         }

@@ -145,3 +145,35 @@ fn one_server_that_is_away_is_seen_by_the_whole_client() {
         assert!(two.all.is_connected());
     });
 }
+
+/// One server of several stands by, and takes over what another one had.
+#[test]
+fn server_of_several_is_found_at_whichever_address_it_has() {
+    run(13, |bed| async move {
+        let (other, wanted) = (Controls::new("a", 1), Controls::new("b", 3));
+        other.start(&bed.world);
+        wanted.start(&bed.world);
+        let mut config = bed.config(&other);
+        config.addresses.push(wanted.address());
+        config.expected.server = ServerId(3);
+        let session = bed.try_open(config).await.unwrap();
+        assert_eq!(session.server(), ServerId(3));
+        assert_eq!(add(&session, 1).await, Ok(1));
+
+        bed.world.kill("a");
+        bed.world.kill("b");
+        let moved = Controls::new("a", 3);
+        moved.start(&bed.world);
+        Controls::new("b", 1).start(&bed.world);
+        bed.wait(5000).await;
+        assert_eq!(add(&session, 2).await, Ok(0));
+        assert_eq!(moved.numbers(), [2]);
+        assert!(!bed.has_logged(&["not 3"]), "{:?}", bed.log.borrow());
+
+        // Nobody else is there: that is said.
+        bed.world.kill("a");
+        Controls::new("a", 2).start(&bed.world);
+        bed.wait(5000).await;
+        assert!(bed.has_logged(&["not 3"]), "{:?}", bed.log.borrow());
+    });
+}
