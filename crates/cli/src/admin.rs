@@ -5,8 +5,8 @@
 use env::{DriverKind, Env};
 use proto::mds::{Mds, Op, OpReply, Principal};
 use serde_json::Value;
-use session::client::{ReadClientKeys, ToolError, ask as ask_one};
-use types::{Duration, Fault};
+use session::client::{ReadClientKeys, ToolError, ask_server};
+use types::{Duration, Fault, ServerId};
 
 use crate::control::{self, Ask, of_mds};
 use crate::exit::{Failure, Status};
@@ -42,16 +42,20 @@ pub async fn ask_over(
 ) -> Result<OpReply, Failure> {
     let description = format!("redbud, pid {}", std::process::id());
     let mut reasons = Vec::new();
+    let wanted = source.server.map_or(ServerId::ANY, ServerId);
     for server in &source.servers {
-        let names = (source.fs_name.as_str(), description.as_str());
+        let names = ((source.fs_name.as_str(), description.as_str()), wanted);
         let request = (principal(), op.clone());
-        match ask_one::<Mds>(env, (server.as_str(), keys), names, request, PATIENCE).await {
+        match ask_server::<Mds>(env, (server.as_str(), keys), names, request, PATIENCE).await {
             Err(ToolError::Unreachable(text)) => reasons.push(text),
             answer => return answer.map_err(|error| failure(server, error)),
         }
     }
-    let text =
-        format!("no metadata server of `{}` answers: {}", source.fs_name, reasons.join("; "));
+    let who = match source.server {
+        None => "no metadata server".to_owned(),
+        Some(number) => format!("no metadata server {number}"),
+    };
+    let text = format!("{who} of `{}` answers: {}", source.fs_name, reasons.join("; "));
     Err(Failure::new(Status::Unreachable, "RB-MDS-UNREACHABLE", text))
 }
 
@@ -97,7 +101,8 @@ fn failure(server: &str, error: ToolError) -> Failure {
     }
 }
 
-/// The servers of `source` on this host, those that stand by too.
+/// The servers of `source` on this host, those that stand by too. One that stands by for several
+/// may be any of them.
 pub fn servers_here(source: &Source) -> Vec<Registration> {
     let is_asked = |one: &Registration| {
         let serves = Source::parse(&one.source).is_ok_and(|mut served| {
@@ -106,7 +111,9 @@ pub fn servers_here(source: &Source) -> Vec<Registration> {
             }
             served.is_same_as(source)
         });
-        one.kind == Kind::Mds && serves
+        let may_be = one.server.is_none()
+            || source.server.is_none_or(|number| one.server.map(u16::from) == Some(number));
+        one.kind == Kind::Mds && serves && may_be
     };
     registry::running().into_iter().map(|(_, one)| one).filter(is_asked).collect()
 }
@@ -116,14 +123,27 @@ pub fn stands_by(status: &Value) -> bool {
     status["state"] == "standby"
 }
 
+/// What a server that stands by says of its standing by for the server `number`; of the only one,
+/// or the first, without a number.
+pub fn standing_for(standby: &Value, number: Option<u16>) -> Value {
+    let mut all = standby["stands_by_for"].as_array().into_iter().flatten();
+    let mut said = all.find(|one| is_of(one, number)).cloned().unwrap_or_default();
+    for key in ["state", "fs_name", "address", "pid"] {
+        said[key] = standby[key].clone();
+    }
+    said
+}
+
 /// Asks the server of `source` that serves on this host; `None`: there is none that can be asked
 /// for this.
 fn ask_here(source: &Source, op: &Op) -> Option<Result<OpReply, Failure>> {
     let question = of_mds::request(op)?;
     let answer = match servers_here(source).as_slice() {
         [] => return None,
-        [one] => control::ask_server(one.socket.as_deref()?, question),
-        several => ask_the_serving(several, question)?,
+        [one] if source.server.is_none() || one.server.is_some() => {
+            control::ask_server(one.socket.as_deref()?, question)
+        }
+        several => ask_the_serving(several, source.server, question)?,
     };
     match answer {
         // It starts or ends just now.
@@ -136,13 +156,22 @@ fn ask_here(source: &Source, op: &Op) -> Option<Result<OpReply, Failure>> {
     }
 }
 
-/// Asks the one of several servers that does not stand by; `None`: all do. One that does not answer
-/// may be the one.
-fn ask_the_serving(servers: &[Registration], question: Ask) -> Option<Result<Value, Failure>> {
+/// Is it the status of the server `wanted`; `None`: of any?
+pub fn is_of(status: &Value, wanted: Option<u16>) -> bool {
+    wanted.is_none_or(|number| status["server"].as_u64() == Some(u64::from(number)))
+}
+
+/// Asks the one of several processes that serves as `wanted`; `None`: there is none. One that does
+/// not answer may be the one.
+fn ask_the_serving(
+    servers: &[Registration],
+    wanted: Option<u16>,
+    question: Ask,
+) -> Option<Result<Value, Failure>> {
     let mut mute = None;
     for server in servers {
         match status_of(server) {
-            Ok(status) if stands_by(&status) => {}
+            Ok(status) if stands_by(&status) || !is_of(&status, wanted) => {}
             Ok(status) if question == Ask::Status => return Some(Ok(status)),
             Ok(_) => return Some(control::ask_server(server.socket.as_deref()?, question)),
             Err(failure) => mute = Some(Err(failure)),
@@ -200,7 +229,8 @@ pub fn servers_in(source: &Source, status: &Value) -> Vec<Server> {
         let addresses = said["addresses"].as_array().into_iter().flatten();
         let addresses = addresses.filter_map(|address| address.as_str().map(str::to_owned));
         let number = u16::try_from(said["server"].as_u64()?).ok()?;
-        let source = Source { servers: addresses.collect(), ..source.clone() };
+        let source =
+            Source { servers: addresses.collect(), server: Some(number), ..source.clone() };
         Some(Server { number: Some(number), source })
     };
     let named: Vec<Server> =

@@ -195,7 +195,8 @@ The first start creates and formats the files in DIR; later starts reuse them. O
 runs the metadata server, one the client; their logs are DIR/mds.log and DIR/client.log. If
 the server dies, it is restarted. Ctrl-C unmounts and stops both. With --standby 1 a second
 server takes over when the first one dies; its log is DIR/mds1.log. With --mds 2 the directories
-are shared out to two servers, of which each has its own log, DIR/mds.log and DIR/mds1.log.
+are shared out to two servers, of which each has its own log, DIR/mds.log and DIR/mds1.log. With
+both, one more server stands by for the two; its log is DIR/mds2.log.
 
 To mount the same file system again: redbud mount ADDRESS:/local OTHER, with the address
 that `local` prints.")]
@@ -372,13 +373,17 @@ With a table [membership] in the file several servers may be started, each with 
 its own --listen: one serves, the others take over when its death is proved.
 
 With several tables [[mds]] in the file each is a server of its own, which has a part of the
-directories: start all of them, each with its --server.")]
+directories: start all of them, each with its --server. With --standby and no --server a process
+stands by for all of them, and becomes the first of which the owner has died. With --standby
+and --server N it looks for server N first, and stands by for all of them if another process is
+server N by now.")]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct MdsArgs {
     /// The cluster's file
     #[arg(required = true)]
     pub config: Option<PathBuf>,
-    /// Be this server of the file's several, which are counted from 0
+    /// Be this server of the file's several, which are counted from 0; with --standby: if no other
+    /// process is
     #[arg(long, value_name = "N")]
     pub server: Option<u16>,
     /// Wait while another server serves, and take over when that one has certainly ended
@@ -425,6 +430,9 @@ there. It stands by itself then. Without a server that stands by nothing happens
 pub struct FailoverArgs {
     /// A path in the mount, a mount source, the cluster's file, or the directory of `local`
     pub target: String,
+    /// Whose metadata
+    #[command(flatten)]
+    pub server: ServerChoice,
     /// How to print the result
     #[command(flatten)]
     pub output: Output,

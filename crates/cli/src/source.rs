@@ -18,6 +18,8 @@ pub struct Source {
     pub dir: Vec<Name>,
     /// The cluster's file, if the source comes from one.
     pub cluster: Option<std::path::PathBuf>,
+    /// The only server of several that is meant; `None`: any.
+    pub server: Option<u16>,
 }
 
 impl Source {
@@ -42,7 +44,7 @@ impl Source {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let servers = servers.split(',').map(check_address).collect::<Result<Vec<_>, _>>()?;
-        Ok(Source { servers, fs_name: fs_name.to_owned(), dir, cluster: None })
+        Ok(Source { servers, fs_name: fs_name.to_owned(), dir, cluster: None, server: None })
     }
 
     /// Is it the same file system: the same name and a common server?

@@ -33,6 +33,7 @@ pub fn source(text: &str) -> Result<Source, Failure> {
                 fs_name: cluster.name.clone(),
                 dir: Vec::new(),
                 cluster: Some(cluster.file.clone()),
+                server: None,
             });
         }
         return mounted(path);

@@ -50,6 +50,7 @@ pub fn run(args: &LocalArgs) -> Ended {
         fs_name: cluster.name.clone(),
         dir: Vec::new(),
         cluster: Some(cluster.file.clone()),
+        server: None,
     };
     supervisor::run(parts::Plan {
         servers,
@@ -63,21 +64,22 @@ pub fn run(args: &LocalArgs) -> Ended {
     })
 }
 
-/// How the metadata servers are run: each of several, or one and its standbys, or one.
+/// How the metadata servers are run: each of several, or one, and the standbys of all.
 fn servers(file: &ClusterFile) -> Vec<parts::Server> {
     let cluster = file.any();
     let (several, standing) = (file.is_several(), cluster.membership.is_some());
     let addresses = cluster.servers();
     let count = if several || standing { addresses.len() } else { 1 };
     let server = |(index, address): (usize, &String)| {
-        let (which, options) = match (several, standing) {
+        let numbered = several && index < cluster.namespace.len();
+        let (which, mut options) = match (numbered, standing) {
             (true, _) => (format!(" {index}"), vec!["--server".to_owned(), index.to_string()]),
-            (_, true) => (
-                format!(" at {address}"),
-                vec!["--standby".to_owned(), "--listen".to_owned(), address.clone()],
-            ),
+            (_, true) => (format!(" at {address}"), vec!["--listen".to_owned(), address.clone()]),
             _ => (String::new(), Vec::new()),
         };
+        if standing {
+            options.push("--standby".to_owned());
+        }
         parts::Server { name: files::numbered("mds", index), which, options }
     };
     addresses.iter().take(count).enumerate().map(server).collect()

@@ -47,33 +47,15 @@ pub fn run(args: &MdsArgs) -> Ended {
     }
     let config = args.config.as_deref().unwrap_or(Path::new(""));
     let file = ClusterFile::read(config).map_err(|error| Failure::usage(error.to_string()))?;
-    let mut cluster = file.server(args.server).map_err(Failure::usage)?;
-    if let Some(listen) = &args.listen {
-        if cluster.is_of_several() {
-            let text = "--listen: the other servers look for this one at the address that its table \
-                        [[mds]] has: change it there";
-            return Err(Failure::usage(text));
-        }
-        let listen = address::check_address(listen).map_err(Failure::usage)?;
-        cluster.listen_at(listen);
-    }
-    cluster.cache = args.cache.unwrap_or(cluster.cache);
-    let membership = membership_of(&cluster)?;
-    if args.standby && membership.is_none() {
-        let text = format!(
-            "{}: --standby needs a table [membership], where the servers agree on who serves",
-            cluster.file.display()
-        );
-        return Err(Failure::usage(text));
-    }
+    let posts = posts(file, args)?;
     raise_open_files();
     if args.until_eof {
         stop_at_end_of_input();
     }
     let ended = env::run(DriverKind::Auto, |env| async move {
-        match membership {
-            None => alone(env, &cluster, args).await.map(Done::Ended),
-            Some(membership) => standby::run(env, &cluster, args, membership).await,
+        match posts {
+            Posts::Alone(cluster) => alone(env, &cluster, args).await.map(Done::Ended),
+            Posts::Shared(posts) => standby::run(env, posts, args).await,
         }
     });
     match ended
@@ -86,6 +68,95 @@ pub fn run(args: &MdsArgs) -> Ended {
     }
 }
 
+/// Whose metadata this process serves, or may come to serve.
+enum Posts {
+    /// Those of this server, and no other process ever does.
+    Alone(Box<Cluster>),
+    /// Of one of these.
+    Shared(Vec<Post>),
+}
+
+/// Metadata that one of several processes owns.
+struct Post {
+    /// The cluster as their server sees it.
+    cluster: Cluster,
+    /// Where the processes agree on who owns them.
+    membership: Rc<dyn Membership>,
+}
+
+/// What this process is for, by its options.
+fn posts(file: ClusterFile, args: &MdsArgs) -> Result<Posts, Failure> {
+    let membership = file.any().membership.is_some();
+    if args.standby && !membership {
+        let text = format!(
+            "{}: --standby needs a table [membership], where the servers agree on who serves",
+            file.any().file.display()
+        );
+        return Err(Failure::usage(text));
+    }
+    let listen = listen(&file, args)?;
+    let mut clusters = match file.is_several() && args.standby {
+        true => {
+            // It is checked, and says what is served first.
+            args.server
+                .map(|_| file.clone().server(args.server))
+                .transpose()
+                .map_err(Failure::usage)?;
+            file.servers
+        }
+        false => vec![file.server(args.server).map_err(Failure::usage)?],
+    };
+    for cluster in &mut clusters {
+        if let Some(listen) = &listen {
+            cluster.listen_at(listen.clone());
+        }
+        cluster.cache = args.cache.unwrap_or(cluster.cache);
+    }
+    if !membership {
+        return Ok(Posts::Alone(Box::new(clusters.swap_remove(0))));
+    }
+    let post = |cluster: Cluster| {
+        let membership = membership_of(&cluster)?;
+        Ok(Post { cluster, membership })
+    };
+    clusters.into_iter().map(post).collect::<Result<_, Failure>>().map(Posts::Shared)
+}
+
+/// The address of this process, if it is not that of its server in the file.
+fn listen(file: &ClusterFile, args: &MdsArgs) -> Result<Option<String>, Failure> {
+    let any = file.any();
+    let asked = args.listen.as_deref().map(address::check_address).transpose();
+    let asked = asked.map_err(Failure::usage)?;
+    if !file.is_several() {
+        return Ok(asked);
+    }
+    let Some(asked) = asked else {
+        return match (args.server, &any.standbys[..]) {
+            (Some(number), _) => Ok(any.namespace.get(usize::from(number)).cloned()),
+            (None, [only]) if args.standby => Ok(Some(only.clone())),
+            (None, _) if args.standby => Err(Failure::usage(
+                "--standby: name this server's address by --listen, one of `server.standbys`, or \
+                 its number by --server",
+            )),
+            // What the file says to it follows.
+            (None, _) => Ok(None),
+        };
+    };
+    if any.membership.is_none() {
+        let text = "--listen: the other servers look for this one at the address that its table \
+                    [[mds]] has: change it there";
+        return Err(Failure::usage(text));
+    }
+    if !any.servers().contains(&asked) {
+        return Err(Failure::usage(format!(
+            "--listen {asked}: clients and the other servers look for servers only at {}: add the \
+             address to `server.standbys`",
+            any.servers().join(", ")
+        )));
+    }
+    Ok(Some(asked))
+}
+
 /// How a server has ended.
 enum Done {
     /// The process ends.
@@ -94,14 +165,22 @@ enum Done {
     StandsBy,
 }
 
-fn membership_of(cluster: &Cluster) -> Result<Option<Rc<dyn Membership>>, Failure> {
+/// Where the servers agree on who owns these metadata: those of each of several have a place of
+/// their own.
+fn membership_of(cluster: &Cluster) -> Result<Rc<dyn Membership>, Failure> {
+    let several = cluster.is_of_several().then(|| format!("server-{}", cluster.shard.0));
     match &cluster.membership {
-        None => Ok(None),
+        None => Err(failed("the cluster's file has no table [membership]".into())),
         Some(MembershipConfig::Directory(path)) => {
-            Ok(Some(Rc::new(FileMembership::new(path).map_err(failed)?)))
+            let path = several.map_or_else(|| path.clone(), |name| path.join(name));
+            Ok(Rc::new(FileMembership::new(&path).map_err(failed)?))
         }
         Some(MembershipConfig::Etcd(config)) => {
-            Ok(Some(Rc::new(EtcdMembership::new(config, &cluster.name).map_err(failed)?)))
+            let name = several.map_or_else(
+                || cluster.name.clone(),
+                |server| format!("{}/{server}", cluster.name),
+            );
+            Ok(Rc::new(EtcdMembership::new(config, &name).map_err(failed)?))
         }
     }
 }
@@ -156,6 +235,7 @@ async fn alone(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
         fs_name: server.fs_name(),
         dir: Vec::new(),
         cluster: None,
+        server: None,
     };
     let among = cluster.is_of_several().then_some(cluster.shard.0);
     let registered = register(&env, (source, among), args, of_mds::handler(server.control()));
@@ -312,12 +392,12 @@ fn check_shard(
 
 /// All servers of the namespace; empty: there is one.
 fn servers_of(cluster: &Cluster) -> Vec<ServerInfo> {
-    let server = |(number, address): (usize, &String)| ServerInfo {
+    let server = |number: usize| ServerInfo {
         server: ServerId(number as u16),
         shards: vec![number as u8],
-        addresses: vec![address.clone()],
+        addresses: cluster.addresses_of(number),
     };
-    cluster.namespace.iter().enumerate().map(server).collect()
+    (0..cluster.namespace.len()).map(server).collect()
 }
 
 /// Names in the log what was damaged when the metadata were opened.

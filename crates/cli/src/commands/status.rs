@@ -118,7 +118,8 @@ fn is_partial(report: &Report) -> bool {
 
 fn file_system((Server { number, source }, answer): Asked) -> FileSystem {
     let said = admin::servers_here(&source).into_iter().map(|one| admin::status_of(&one));
-    let standbys = said.flatten().filter(admin::stands_by).collect();
+    let standbys = said.flatten().filter(admin::stands_by);
+    let standbys = standbys.map(|one| admin::standing_for(&one, number)).collect();
     let source = source.to_string();
     let (server, failure) = match answer {
         Ok(server) => (server, None),

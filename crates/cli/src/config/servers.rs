@@ -11,7 +11,8 @@
 //! Invariants:
 //! - the first table is server 0, which has the root directory, and the next ones follow;
 //! - a server's number is that of its shard;
-//! - every address and every device is one server's alone.
+//! - every address and every device is one server's alone. With standbys, a server may be found at
+//!   each of the addresses: the process there has taken over.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -109,6 +110,15 @@ impl Cluster {
     /// Is it one of several servers?
     pub fn is_of_several(&self) -> bool {
         !self.namespace.is_empty()
+    }
+
+    /// The addresses at which the server `number` of several may be found, its own first. With a
+    /// membership any process may have taken over.
+    pub fn addresses_of(&self, number: usize) -> Vec<String> {
+        let own = self.namespace.get(number);
+        let others = self.standbys.iter().chain(&self.namespace).filter(|one| Some(*one) != own);
+        let others = others.filter(|_| self.membership.is_some());
+        own.into_iter().chain(others).cloned().collect()
     }
 }
 
@@ -214,13 +224,10 @@ impl Reader<'_> {
             return Ok(());
         }
         let standbys = raw.server.standbys.as_ref().and_then(|standbys| standbys.first());
-        if let Some(first) = standbys {
-            let text = "key `server.standbys`: servers of several [[mds]] have no standbys yet";
+        if let Some(first) = standbys.filter(|_| raw.membership.is_none()) {
+            let text = "key `server.standbys`: with [[mds]] it needs a table [membership], where the \
+                        servers agree on who has the metadata of each";
             return Err(self.at(first.span(), text));
-        }
-        if raw.membership.is_some() {
-            let text = "table [membership]: servers of several [[mds]] have no standbys yet";
-            return Err(self.anywhere(text));
         }
         if let Some(key) = &raw.targets.key {
             let text = "key `targets.key`: an object target obeys one metadata server, so several \
@@ -314,6 +321,20 @@ mds = 1
     }
 
     #[test]
+    fn server_with_standbys_may_be_at_every_address() {
+        let more = "standbys = [\"10.0.0.3\"]\n[membership]\ndirectory = \"d\"\n[[mds]]";
+        let file = parse(&TWO.replacen("[[mds]]", more, 1)).unwrap();
+        let [first, second, third] = ["10.0.0.1:10821", "10.0.0.2:7", "10.0.0.3:10821"];
+        for cluster in &file.servers {
+            assert_eq!(cluster.servers(), [first, second, third]);
+            assert_eq!(cluster.addresses_of(0), [first, third, second]);
+            assert_eq!(cluster.addresses_of(1), [second, third, first]);
+        }
+        let alone = parse(TWO).unwrap();
+        assert_eq!(alone.any().addresses_of(1), [second]);
+    }
+
+    #[test]
     fn server_is_chosen_by_its_number() {
         let chosen =
             |text: &str, asked| parse(text).unwrap().server(asked).map(|server| server.shard.0);
@@ -354,8 +375,12 @@ mds = 1
             ("mds = 1", "mds = 1\nid = 1", "17: key `data.id`: 1 is used twice"),
             ("\"EP\"", "\"2PC\"", "3: key `server.commit_protocol`"),
             ("[[mds]]", "listen = \"a\"\n[[mds]]", "4: key `server.listen`"),
-            ("[[mds]]", "standbys = [\"a\"]\n[[mds]]", "4: key `server.standbys`"),
-            ("[[mds]]", "[membership]\ndirectory = \"d\"\n[[mds]]", " table [membership]"),
+            ("[[mds]]", "standbys = [\"a\"]\n[[mds]]", "4: key `server.standbys`: with [[mds]]"),
+            (
+                "[[mds]]",
+                "standbys = [\"10.0.0.2:7\"]\n[membership]\ndirectory = \"d\"\n[[mds]]",
+                "4: key `server.standbys`: 10.0.0.2:7 is named twice",
+            ),
             ("[[mds]]", "[targets]\nkey = \"k\"\n[[mds]]", "5: key `targets.key`"),
             ("[[data]]", &format!("{many}[[data]]"), ": table [[mds]]: more than 64 servers"),
         ];

@@ -221,7 +221,7 @@ impl Cluster {
     /// Makes `listen` the address of this server; the file's one stays an address of another
     /// server.
     pub fn listen_at(&mut self, listen: String) {
-        if self.membership.is_some() {
+        if self.membership.is_some() && !self.is_of_several() {
             self.standbys.retain(|address| *address != listen);
             if self.listen != listen {
                 self.standbys.insert(0, self.listen.clone());
@@ -230,11 +230,11 @@ impl Cluster {
         self.listen = listen;
     }
 
-    /// All addresses at which clients look for a server: those of all servers of several, or of the
-    /// one and its standbys.
+    /// All addresses at which clients look for a server: those of all servers, and of those that
+    /// stand by.
     pub fn servers(&self) -> Vec<String> {
         match self.is_of_several() {
-            true => self.namespace.clone(),
+            true => self.namespace.iter().chain(&self.standbys).cloned().collect(),
             false => std::iter::once(&self.listen).chain(&self.standbys).cloned().collect(),
         }
     }

@@ -3,6 +3,7 @@
 
 mod checks;
 mod keys;
+mod standbys;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -266,8 +267,6 @@ fn metadata_of_another_server_are_refused() {
     assert!(code == 1 && said.contains("of server 0 of several"), "{said}");
     for (options, expected) in [
         (&["--mds", "3"][..], "was made with 2"),
-        (&["--standby", "1"], "no standbys yet"),
-        (&["--mds", "2", "--standby", "1"], "does not go with --standby"),
         (&["--mds", "2", "--osts", "1"], "does not go with --osts"),
     ] {
         let (code, said) = run(local.command().args(["--exec", "true"]).args(options));

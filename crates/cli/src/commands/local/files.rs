@@ -146,16 +146,24 @@ pub struct Settings {
     pub protocol: Protocol,
 }
 
-/// The text of cluster.toml. `ports`: those of the metadata servers and of the targets.
+/// The text of cluster.toml. `ports`: those of the metadata servers, with their standbys behind
+/// them, and of the targets.
 pub fn text(
     (ports, osts, key): (&[u16], &[u16], PublicKey),
     settings: Settings,
     contents: &Contents,
 ) -> String {
-    let (listen, metadata) = match contents.servers {
-        1 => one_server(ports, contents.metadata),
-        _ => several_servers(ports, settings.protocol, contents.metadata),
+    let (own, standbys) = ports.split_at(contents.servers.min(ports.len()));
+    let (mut listen, mut metadata) = match contents.servers {
+        1 => one_server(own, contents.metadata),
+        _ => several_servers(own, settings.protocol, contents.metadata),
     };
+    if !standbys.is_empty() {
+        let others: Vec<String> =
+            standbys.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
+        listen += &format!("standbys = [{}]\n", others.join(", "));
+        metadata += "\n[membership]\ndirectory = \"membership\"\n";
+    }
     let mut text = format!(
         "# Created by `redbud local`, which may change the port.\n\
          name = \"{FS_NAME}\"\n\n\
@@ -183,19 +191,13 @@ pub fn text(
     text
 }
 
-/// The keys of the table of the server, and the tables of its metadata and of standbys at further
-/// ports.
+/// The keys of the table of the server, and the table of its metadata.
 fn one_server(ports: &[u16], metadata: u64) -> (String, String) {
     let port = ports.first().copied().unwrap_or(DEFAULT_PORT);
-    let others: Vec<String> =
-        ports.iter().skip(1).map(|port| format!("\"127.0.0.1:{port}\"")).collect();
-    let mut keys = format!("listen = \"127.0.0.1:{port}\"\n");
-    let mut tables = format!("\n[metadata]\npath = \"metadata.img\"\nsize = \"{metadata}\"\n");
-    if !others.is_empty() {
-        keys += &format!("standbys = [{}]\n", others.join(", "));
-        tables += "\n[membership]\ndirectory = \"membership\"\n";
-    }
-    (keys, tables)
+    (
+        format!("listen = \"127.0.0.1:{port}\"\n"),
+        format!("\n[metadata]\npath = \"metadata.img\"\nsize = \"{metadata}\"\n"),
+    )
 }
 
 /// The keys of the table that all servers share, and the table of each.

@@ -91,12 +91,6 @@ fn is_complete(dir: &Path) -> bool {
 /// Refuses invalid options before anything is created.
 pub fn check_options(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
     if args.mds.is_some_and(|servers| servers > 1) {
-        if args.standby.is_some_and(|standbys| standbys > 0) {
-            return Err(Failure::usage(
-                "--mds does not go with --standby: servers of several have no \
-                                       standbys yet",
-            ));
-        }
         if args.osts.is_some_and(|osts| osts > 0) {
             return Err(Failure::usage(
                 "--mds does not go with --osts: an object target obeys one \

@@ -50,8 +50,7 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<(ClusterFile, Target
         cluster.servers().iter().map(|one| port_of(one)).collect::<Result<_, _>>()?;
     let old_osts: Vec<u16> =
         targets.osts.iter().map(|ost| port_of(&ost.address)).collect::<Result<_, _>>()?;
-    let standing = args.standby.filter(|_| contents.servers == 1);
-    let servers = standing.map_or(old.len(), |more| usize::from(more) + 1);
+    let servers = args.standby.map_or(old.len(), |more| usize::from(more) + contents.servers);
     let kept: Vec<u16> = old.iter().chain(&old_osts).copied().collect();
     let mut ports = free_ports(&kept, servers + old_osts.len())?;
     let osts = ports.split_off(servers);
@@ -72,12 +71,6 @@ fn refuse_other_servers(dir: &Path, args: &LocalArgs, is: usize) -> Result<(), F
         let text = format!(
             "--mds {mds}: {dir} was made with {is}: the number cannot change, so choose another \
              directory"
-        );
-        return Err(Failure::usage(text));
-    }
-    if is > 1 && args.standby.is_some_and(|standbys| standbys > 0) {
-        let text = format!(
-            "--standby: {dir} has {is} metadata servers, and servers of several have no standbys yet"
         );
         return Err(Failure::usage(text));
     }

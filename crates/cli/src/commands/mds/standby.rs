@@ -1,5 +1,6 @@
 //! A server among several: it stands by, takes over when the owner's death is proved, serves, and
-//! hands over when it is asked to.
+//! hands over when it is asked to. Where the namespace has several servers it stands by for each of
+//! them, and takes over the first whose owner has died.
 //!
 //! `membership::decide` has the table, `mds::standby` the looks, the fence and the claim; here are
 //! the opening and the end. What a kill at each step leaves is in ARCHITECTURE.md.
@@ -8,7 +9,8 @@
 //! - the metadata are opened for writing only behind a claim, with its epoch or a higher one;
 //! - an owner whose term may be over begins no write and sends no reply, not even when it was
 //!   stopped meanwhile: [`Env::end_io_at`] refuses them until the process ends;
-//! - the metadata are given up only when the store is closed.
+//! - the metadata are given up only when the store is closed;
+//! - a process owns the metadata of one server at most, and stands by for no other one meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -29,7 +31,7 @@ use serde_json::{Value, json};
 use session::server::{Door, turn_away};
 use types::{Duration, Epoch, Instant};
 
-use super::{Done, ended, failed, fences, register, start, stopping, store_failed};
+use super::{Done, Post, ended, failed, fences, register, start, stopping, store_failed};
 use crate::args::MdsArgs;
 use crate::commands::local::this_program;
 use crate::commands::mount;
@@ -57,13 +59,12 @@ type StopSignal<'a> = Pin<&'a mut dyn Future<Output = i32>>;
 /// State that the tasks and the control socket share.
 struct Desk {
     env: Env,
-    membership: Rc<dyn Membership>,
+    /// What it may come to own; once it owns something, only that.
+    posts: RefCell<Vec<Rc<Watched>>>,
     member: Member,
     fs_name: String,
     /// While it serves.
     serving: RefCell<Option<Control>>,
-    /// Why it does not serve.
-    waiting: RefCell<Waiting>,
     /// It was asked to hand over.
     asked: Cell<bool>,
     handover: Notify,
@@ -71,13 +72,56 @@ struct Desk {
     is_ready: Cell<bool>,
 }
 
+/// Metadata that it may come to own.
+struct Watched {
+    post: Post,
+    /// Why it does not own them; `None`: it has not looked yet.
+    waiting: RefCell<Option<Waiting>>,
+    /// They could not be read: when it looks again.
+    retry_at: Cell<Instant>,
+}
+
+/// Metadata that it owns from now on.
+struct Claimed {
+    watched: Rc<Watched>,
+    term: Term,
+    /// Since when their last owner was known to have ended.
+    since: Instant,
+}
+
+impl Watched {
+    fn cluster(&self) -> &Cluster {
+        &self.post.cluster
+    }
+
+    fn membership(&self) -> &Rc<dyn Membership> {
+        &self.post.membership
+    }
+
+    /// "for server 1", if there are several.
+    fn whose(&self) -> String {
+        match self.cluster().is_of_several() {
+            false => String::new(),
+            true => format!(" for server {}", self.cluster().shard.0),
+        }
+    }
+
+    fn waiting_text(&self) -> String {
+        self.waiting.borrow().as_ref().map_or("it has not looked yet".into(), waiting_text)
+    }
+
+    fn is_odd(&self) -> bool {
+        !matches!(*self.waiting.borrow(), None | Some(Waiting::Alive(None) | Waiting::HoldingBack))
+    }
+}
+
 /// Runs until a signal, or until it has handed over.
-pub async fn run(
-    env: Env,
-    cluster: &Cluster,
-    args: &MdsArgs,
-    membership: Rc<dyn Membership>,
-) -> Result<Done, Failure> {
+pub async fn run(env: Env, posts: Vec<Post>, args: &MdsArgs) -> Result<Done, Failure> {
+    let cluster = posts[0].cluster.clone();
+    let watched = |post: Post| {
+        let (waiting, retry_at) = (RefCell::default(), Cell::new(env.now()));
+        Rc::new(Watched { post, waiting, retry_at })
+    };
     let member = Member {
         host: mount::host_name(),
         pid: std::process::id(),
@@ -86,23 +130,25 @@ pub async fn run(
     };
     let desk = Rc::new(Desk {
         env: env.clone(),
-        membership,
+        posts: RefCell::new(posts.into_iter().map(watched).collect()),
         member,
         fs_name: cluster.name.clone(),
         serving: RefCell::default(),
-        waiting: RefCell::new(Waiting::Alive(None)),
         asked: Cell::new(false),
         handover: Notify::new(),
         is_ready: Cell::new(false),
     });
+    let own = std::iter::once(cluster.listen.clone());
+    let others = cluster.servers().into_iter().filter(|address| *address != cluster.listen);
     let source = Source {
-        servers: cluster.servers(),
+        servers: own.chain(others).collect(),
         fs_name: cluster.name.clone(),
         dir: Vec::new(),
         cluster: None,
+        server: None,
     };
     let registered = register(&env, (source, None), args, handler(&desk));
-    let done = desk.act(cluster, args).await;
+    let done = desk.act(&cluster, args).await;
     // A server that cannot remove its registration leaves one that counts as stale.
     drop(registered.map(|registered| registered.end(None)));
     done
@@ -169,6 +215,20 @@ fn waiting_text(waiting: &Waiting) -> String {
 }
 
 impl Desk {
+    fn posts(&self) -> Vec<Rc<Watched>> {
+        self.posts.borrow().clone()
+    }
+
+    /// Why this server does nothing, for each that it stands by for.
+    fn waiting_text(&self) -> String {
+        let posts = self.posts();
+        let text = |one: &Rc<Watched>| match &posts[..] {
+            [_] => one.waiting_text(),
+            _ => format!("server {}: {}", one.cluster().shard.0, one.waiting_text()),
+        };
+        posts.iter().map(text).collect::<Vec<_>>().join("; ")
+    }
+
     async fn answer(&self, ask: Ask) -> Answer {
         let control = self.serving.borrow().clone();
         match (ask, control) {
@@ -176,28 +236,45 @@ impl Desk {
             (ask, Some(control)) => of_mds::answer(&control, ask).await,
             (Ask::Status, None) => Ok(self.status().await.to_string()),
             (_, None) => {
-                let waiting = waiting_text(&self.waiting.borrow());
+                let waiting = self.waiting_text();
                 Err(format!("this server stands by ({waiting}): ask the one that serves"))
             }
         }
     }
 
     async fn status(&self) -> Value {
-        let waiting = self.waiting.borrow().clone();
+        let posts = self.posts();
+        // At once: each may wait for its membership.
+        let described: Vec<_> = posts
+            .iter()
+            .map(|one| {
+                let (env, membership) = (self.env.clone(), one.membership().clone());
+                self.env.spawn_join(async move { describe(&env, &*membership).await })
+            })
+            .collect();
+        let mut stands_by_for = Vec::new();
+        for (one, described) in posts.iter().zip(described) {
+            stands_by_for.push(json!({
+                "server": one.cluster().is_of_several().then_some(one.cluster().shard.0),
+                "waits": one.waiting_text(),
+                "odd": one.is_odd(),
+                "membership": described.await,
+            }));
+        }
         json!({
             "state": "standby",
             "fs_name": self.fs_name,
             "address": self.member.address,
             "pid": self.member.pid,
-            "waits": waiting_text(&waiting),
-            "odd": !matches!(waiting, Waiting::Alive(None) | Waiting::HoldingBack),
-            "membership": describe(&self.env, &*self.membership).await,
+            "stands_by_for": stands_by_for,
         })
     }
 
     /// Prepares a handover while the server goes on, and begins it.
     async fn hand_over(&self, control: &Control) -> Answer {
-        let standbys = self.membership.standbys().await.map_err(|trouble| trouble.to_string())?;
+        let Some(owned) = self.posts().pop() else { return Err("this server ends".into()) };
+        let standbys = owned.membership().standbys().await;
+        let standbys = standbys.map_err(|trouble| trouble.to_string())?;
         if standbys.is_empty() {
             return Err("no server stands by: start one with `redbud mds --standby`".into());
         }
@@ -222,33 +299,67 @@ impl Desk {
             // From now on: the task may begin to run when the server has claimed already.
             closing.notified(),
         ));
-        if args.standby
-            && let Err(trouble) = self.membership.stand_by(&self.member).await
-        {
-            log::line(&format!("other servers do not see that this one stands by: {trouble}"));
+        for post in self.posts().iter().filter(|_| args.standby) {
+            if let Err(trouble) = post.membership().stand_by(&self.member).await {
+                let whose = post.whose();
+                log::line(&format!(
+                    "other servers do not see that this one stands by{whose}: {trouble}"
+                ));
+            }
         }
-        let claimed = self.watch(cluster, args, signal.as_mut()).await;
+        let claimed = self.watch(args, signal.as_mut()).await;
         closing.notify_all();
         refusing.await;
         match claimed? {
-            Some((term, proven)) => self.serve(cluster, args, (term, proven), signal).await,
+            Some(claimed) => {
+                // From now on it stands by for no other server.
+                self.posts.borrow_mut().retain(|one| Rc::ptr_eq(one, &claimed.watched));
+                self.serve(args, claimed, signal).await
+            }
             None => Ok(Done::Ended(0)),
         }
     }
 
-    /// Looks until it owns the metadata; yields also since when their last owner was known to have
-    /// ended. `None`: a signal came.
+    /// Looks until it owns some metadata. `None`: a signal came.
     async fn watch(
         &self,
-        cluster: &Cluster,
         args: &MdsArgs,
         mut signal: StopSignal<'_>,
-    ) -> Result<Option<(Term, Instant)>, Failure> {
-        let fences = fences(&self.env, cluster);
-        let (env, membership) = (self.env.clone(), self.membership.clone());
+    ) -> Result<Option<Claimed>, Failure> {
+        let posts = self.posts();
+        let watchers: Vec<(&Rc<Watched>, Watcher)> =
+            posts.iter().map(|post| (post, self.watcher(post, args))).collect();
+        // A server with a number of its own looks for its own metadata first.
+        let is_own = |post: &Watched| args.server == Some(u16::from(post.cluster().shard.0));
+        let own = watchers.iter().filter(|(post, _)| watchers.len() > 1 && is_own(post));
+        for (post, watcher) in own {
+            if let Some(claimed) = self.look(args, post, watcher).await? {
+                return Ok(Some(claimed));
+            }
+        }
+        loop {
+            for (post, watcher) in &watchers {
+                if let Some(claimed) = self.look(args, post, watcher).await? {
+                    return Ok(Some(claimed));
+                }
+            }
+            if !self.is_ready.replace(true) {
+                let address = &self.member.address;
+                notify::send(&format!("READY=1\nSTATUS=standing by at {address}\n"));
+            }
+            if let Some(number) = self.env.timeout(LOOK, signal.as_mut()).await {
+                stopping(number);
+                return Ok(None);
+            }
+        }
+    }
+
+    fn watcher(&self, post: &Watched, args: &MdsArgs) -> Watcher {
+        let fences = fences(&self.env, post.cluster());
+        let (env, membership) = (self.env.clone(), post.membership().clone());
         let log: mds::Log = Rc::new(log::line);
         let mut watcher = Watcher::new((env, log), membership, self.member.clone(), fences);
-        let (env, own) = (self.env.clone(), Rc::new(cluster.clone()));
+        let (env, own) = (self.env.clone(), Rc::new(post.cluster().clone()));
         watcher.readable = Some(Rc::new(move || {
             let (env, own) = (env.clone(), own.clone());
             Box::pin(async move {
@@ -259,50 +370,59 @@ impl Desk {
         if args.hold_back {
             watcher.held_until = self.env.now() + HOLD_BACK;
         }
+        watcher
+    }
+
+    /// Looks once whether it may own these metadata, and claims them then.
+    async fn look(
+        &self,
+        args: &MdsArgs,
+        post: &Rc<Watched>,
+        watcher: &Watcher,
+    ) -> Result<Option<Claimed>, Failure> {
+        if self.env.now() < post.retry_at.get() {
+            return Ok(None);
+        }
         loop {
-            let (waiting, pause) = match watcher.look().await {
-                Turn::Waits(waiting) => (waiting, LOOK),
+            let waiting = match watcher.look().await {
+                Turn::Waits(waiting) => waiting,
                 Turn::Again => continue,
                 Turn::Proved(proven) => {
                     let since = proven.since;
-                    match self.claim(cluster, &watcher, proven).await {
-                        Ok(Some(term)) => return Ok(Some((term, since))),
+                    match self.claim(post, watcher, proven).await {
+                        Ok(Some(term)) => {
+                            return Ok(Some(Claimed { watched: post.clone(), term, since }));
+                        }
                         Ok(None) => continue,
-                        Err(failure) if self.is_ready.get() => {
-                            let trouble = Trouble::Away(unreadable(&failure));
-                            (Waiting::Trouble(trouble), UNREADABLE)
+                        Err(failure) if self.is_ready.get() || self.posts().len() > 1 => {
+                            post.retry_at.set(self.env.now() + UNREADABLE);
+                            Waiting::Trouble(Trouble::Away(unreadable(&failure)))
                         }
                         Err(failure) => return Err(failure),
                     }
                 }
             };
-            self.wait(args, waiting)?;
-            if let Some(number) = self.env.timeout(pause, signal.as_mut()).await {
-                stopping(number);
-                return Ok(None);
-            }
+            self.wait(args, post, waiting)?;
+            return Ok(None);
         }
     }
 
     /// Notes why the server does nothing, and logs that if it is new.
-    fn wait(&self, args: &MdsArgs, waiting: Waiting) -> Result<(), Failure> {
+    fn wait(&self, args: &MdsArgs, post: &Watched, waiting: Waiting) -> Result<(), Failure> {
         let text = waiting_text(&waiting);
         if !args.standby && waiting != Waiting::HoldingBack {
             let text = format!(
                 "{}: {text}; with --standby this server would wait for its turn",
-                self.membership.name()
+                post.membership().name()
             );
             let is_trouble = matches!(waiting, Waiting::Trouble(_));
             let code = if is_trouble { "RB-MEMBERSHIP" } else { "RB-MDS-OWNED" };
             return Err(Failure::failed(code, text));
         }
-        let first = !self.is_ready.replace(true);
-        if first || *self.waiting.borrow() != waiting {
-            log::line(&format!("standing by at {}: {text}", self.member.address));
-            *self.waiting.borrow_mut() = waiting;
-        }
-        if first {
-            notify::send(&format!("READY=1\nSTATUS=standing by at {}\n", self.member.address));
+        if post.waiting.borrow().as_ref() != Some(&waiting) {
+            let (address, whose) = (&self.member.address, post.whose());
+            log::line(&format!("standing by at {address}{whose}: {text}"));
+            *post.waiting.borrow_mut() = Some(waiting);
         }
         Ok(())
     }
@@ -311,13 +431,13 @@ impl Desk {
     /// holds the devices, so this one does not wait for them.
     async fn claim(
         &self,
-        cluster: &Cluster,
+        post: &Watched,
         watcher: &Watcher,
         proven: Proven,
     ) -> Result<Option<Term>, Failure> {
         let read = {
-            let mut reading = pin!(stored_epoch(&self.env, cluster));
-            let mut replaced = pin!(self.replaced(proven.seen));
+            let mut reading = pin!(stored_epoch(&self.env, post.cluster()));
+            let mut replaced = pin!(self.replaced(post, proven.seen));
             poll_fn(|cx| match replaced.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(None),
                 Poll::Pending => reading.as_mut().poll(cx).map(Some),
@@ -329,10 +449,10 @@ impl Desk {
     }
 
     /// Waits until an owner with another epoch than `seen` is there.
-    async fn replaced(&self, seen: Epoch) {
+    async fn replaced(&self, post: &Watched, seen: Epoch) {
         loop {
             self.env.sleep(LOOK).await;
-            let now = self.membership.look().await;
+            let now = post.membership().look().await;
             if now.is_ok_and(|now| now.record.epoch() != seen) {
                 return;
             }
@@ -341,15 +461,15 @@ impl Desk {
 
     async fn serve(
         &self,
-        cluster: &Cluster,
         args: &MdsArgs,
-        (term, proven): (Term, Instant),
+        Claimed { watched, term, since }: Claimed,
         mut signal: StopSignal<'_>,
     ) -> Result<Done, Failure> {
-        let kept = standby::keep(&self.env, self.membership.clone(), term);
+        let (cluster, membership) = (watched.cluster(), watched.membership());
+        let kept = standby::keep(&self.env, membership.clone(), term);
         self.env.spawn(end_behind(kept, args.standby));
         let above = Epoch(term.epoch.0.saturating_sub(1));
-        let report = report(&self.env, &self.membership);
+        let report = report(&self.env, membership);
         let started = start(&self.env, cluster, args, above, Some(report)).await;
         let server = match started {
             Ok(server) => server,
@@ -357,15 +477,15 @@ impl Desk {
                 // The store is closed, or another server's. What is left here begins nothing more.
                 self.env.end_io_at(Some(self.env.now()));
                 log::line(&failure.to_string());
-                self.release(term, &format!("it could not serve: {failure}")).await?;
+                release(membership, term, &format!("it could not serve: {failure}")).await?;
                 return match self.is_ready.get() && failure.code != Status::Superseded as u8 {
                     true => Ok(stands_by_unless(signal.as_mut()).await),
                     false => Err(failure),
                 };
             }
         };
-        let took = self.env.now().since(proven);
-        self.membership.serving(term, server.epoch(), took).await;
+        let took = self.env.now().since(since);
+        membership.serving(term, server.epoch(), took).await;
         *self.serving.borrow_mut() = Some(server.control());
         self.is_ready.set(true);
         notify::send(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
@@ -383,7 +503,7 @@ impl Desk {
             true => "a planned failover",
             false => "it was stopped",
         };
-        self.release(term, why).await?;
+        release(membership, term, why).await?;
         log::line("stopped; the checkpoint is complete");
         match self.asked.get() {
             true => Ok(stands_by_unless(signal).await),
@@ -407,11 +527,11 @@ impl Desk {
         })
         .await;
     }
+}
 
-    async fn release(&self, term: Term, why: &str) -> Result<(), Failure> {
-        let released = self.membership.release(term, why).await;
-        released.map_err(|trouble| failed(trouble.to_string()))
-    }
+async fn release(membership: &Rc<dyn Membership>, term: Term, why: &str) -> Result<(), Failure> {
+    let released = membership.release(term, why).await;
+    released.map_err(|trouble| failed(trouble.to_string()))
 }
 
 /// The epoch of the metadata.

@@ -294,6 +294,7 @@ fn register(env: &Env, args: &OstServeArgs, targets: &[(String, Ost)]) -> Option
         fs_name: first.fs_name(),
         dir: Vec::new(),
         cluster: None,
+        server: None,
     };
     let registered = registry::register(&Registration {
         kind: Kind::Ost,
