@@ -8,6 +8,7 @@
 //!   transaction succeeds, and drops them otherwise.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use mfs::{Stop, Txn};
 use proto::mds::{Leased, OpReply, Principal};
@@ -17,7 +18,7 @@ use types::{
     Timestamp, planted,
 };
 
-use crate::joint::{Answers, Part};
+use crate::joint::{self, Answers, Ask, Known, Part};
 use crate::leases::{Glimpsed, GrantMode, HeldGates, Need, RangeRequest};
 use crate::recovery::kept_results::{Outcome, OutcomeRecord};
 use crate::server::Server;
@@ -35,8 +36,27 @@ pub struct Waited {
     pub glimpsed: HashMap<Ino, Glimpsed>,
     /// The shard whose turn it is to get the new directory; the inner `None`: this one.
     pub home: Cell<Option<Option<ShardId>>>,
+    /// What other shards have said, while it has held these gates.
+    pub learned: Vec<(Ask, Result<Known, Fault>)>,
     /// How each file's request for a range is granted: decided once for each.
     pub grant_modes: RefCell<HashMap<Ino, GrantMode>>,
+}
+
+impl Waited {
+    /// The gates open, and nothing is known any more of what they have kept as it was.
+    pub fn drop_gates(&mut self) {
+        self.gates = None;
+        self.learned.clear();
+    }
+
+    /// Asks other shards what a plan wants to know; the gates of its needs are held. Could they
+    /// answer?
+    pub async fn find_out(&mut self, server: &Rc<Server>, ask: Option<Ask>) -> bool {
+        let Some(ask) = ask else { return true };
+        let known = joint::find_out(server, &ask).await;
+        self.learned.push((ask, known));
+        known != Err(Fault::Busy)
+    }
 }
 
 /// What a transaction decided beside its changes of blocks.
@@ -49,6 +69,8 @@ pub struct Effects {
     /// Files whose writers must be asked for size and times, with the attributes that the server
     /// has.
     pub glimpse: Vec<Attr>,
+    /// What must be asked of another shard first.
+    pub ask: Option<Ask>,
     /// Rights that the client would like.
     pub wants: Vec<(Ino, Rights)>,
     /// Files that the client has found by name and may open next: it gets `OPEN` on them even while
@@ -79,6 +101,16 @@ pub struct Effects {
 }
 
 impl Effects {
+    /// Has the attempt ended because something must be waited for?
+    pub fn waits(&self) -> bool {
+        self.missing || !self.glimpse.is_empty() || self.ask.is_some()
+    }
+
+    /// The inodes whose gates it needs.
+    pub fn gates(&self) -> Vec<Ino> {
+        self.needs.iter().map(|need| need.ino).collect()
+    }
+
     /// Takes back all grants: a client whose request is replayed has reclaimed what it holds.
     pub(crate) fn grant_nothing(&mut self) {
         self.grants.clear();
@@ -190,6 +222,20 @@ impl OpContext<'_> {
             return Err(Fault::Busy.into());
         }
         Ok(())
+    }
+
+    /// What another shard says. Its plan states first what must stay as it is meanwhile.
+    ///
+    /// # Errors
+    /// Ends the attempt, if it is not known yet. The fault of the other shard; `Busy` if that does
+    /// not answer.
+    pub fn learn(&mut self, ask: Ask) -> Result<Known, Stop> {
+        if let Some((_, known)) = self.waited.learned.iter().find(|(asked, _)| *asked == ask) {
+            return known.map_err(Stop::Fault);
+        }
+        self.ready()?;
+        self.effects.ask = Some(ask);
+        Err(Fault::Busy.into())
     }
 
     /// Does the inode live on another shard?

@@ -22,7 +22,7 @@ use types::{BlockRange, Bug, ClientId, Duration, Fault, Ino, Rights, Timestamp, 
 use crate::administration;
 use crate::context::{Effects, OpContext, Waited};
 use crate::holders;
-use crate::joint::{Planned, hear};
+use crate::joint::hear;
 use crate::leases::{Glimpsed, Granted, Grants, glimpse, open_recalled, recall};
 use crate::observer::Executed;
 use crate::ops::{self, READ, commit, permission, repeat};
@@ -58,8 +58,7 @@ pub async fn serve(server: Rc<Server>, session: Rc<Session>, mut request: Reques
         sync: request.sync,
         leave: false,
         worker,
-        planned: None,
-        was_joint: false,
+        joining: joint::Joining::default(),
         server,
         session,
         request,
@@ -152,10 +151,8 @@ struct Execution {
     sync: bool,
     leave: bool,
     worker: Worker,
-    /// The operation that runs is joint, and this is its plan.
-    planned: Option<Planned>,
-    /// The operation that ran last was joint.
-    was_joint: bool,
+    /// What the operation that runs has to do with other shards.
+    joining: joint::Joining,
 }
 
 impl Execution {
@@ -227,7 +224,7 @@ impl Execution {
             let mut result = self.execute_one(index).await;
             // What is read of a joint operation is older than its answer, and brings no right.
             if let Ok(reply) = &mut result
-                && !std::mem::take(&mut self.was_joint)
+                && !self.joining.was_joint.take()
             {
                 self.note_leases(index, reply);
             }
@@ -270,6 +267,7 @@ impl Execution {
         }
         let op = std::mem::replace(&mut self.request.ops[index], Op::Renew {});
         let before = self.transno;
+        self.joining = joint::Joining::default();
         let result = match ops::cost(&op) {
             Some(cost) => {
                 let mut run =
@@ -277,14 +275,9 @@ impl Execution {
                 if self.waited_for_room(&run).await {
                     run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 }
-                while let Some(planned) = self.planned.take() {
-                    run = self.coordinate(index, &op, planned).await;
-                    self.was_joint = run.is_ok();
-                    if matches!(run, Err(Fault::Busy)) {
-                        self.pause_before_another_try().await;
-                        run =
-                            self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
-                    }
+                while self.is_to_go_on(&mut run, index, &op).await {
+                    self.pause_before_another_try().await;
+                    run = self.attempt(cost, index, |cx, txn| run_op(cx, txn, index, &op)).await;
                 }
                 run
             }
@@ -591,9 +584,7 @@ impl Execution {
                     }
                     self.worker.away(self.wait_for(&effects, &mut waited)).await;
                 }
-                Err(StoreError::Fault(Fault::Busy))
-                    if effects.missing || !effects.glimpse.is_empty() =>
-                {
+                Err(StoreError::Fault(Fault::Busy)) if effects.waits() => {
                     self.worker.away(self.wait_for(&effects, &mut waited)).await;
                 }
                 Err(error) => {
@@ -628,8 +619,9 @@ impl Execution {
     /// not wait for its answer meanwhile.
     async fn wait_for(&self, effects: &Effects, waited: &mut Waited) {
         self.session.unmark_granting(self.request.slot);
-        if effects.missing {
-            waited.gates = None;
+        let held = || waited.gates.as_ref().is_some_and(|gates| gates.cover(&effects.gates()));
+        if effects.missing || effects.ask.is_some() && !held() {
+            waited.drop_gates();
             let (client, session) = (self.client(), Some(&*self.session));
             let (leases, evictions) = (&self.server.leases, &*self.server.evictions);
             let gates = recall(leases, evictions, client, &effects.needs, session).await;
@@ -642,6 +634,9 @@ impl Execution {
             let (leases, evictions) = (&self.server.leases, &self.server.evictions);
             let glimpsed = glimpse(leases, evictions, attr, tries).await;
             waited.glimpsed.insert(attr.ino, glimpsed);
+        }
+        if !waited.find_out(&self.server, effects.ask.clone()).await {
+            self.joining.asked_in_vain.set(true);
         }
     }
 

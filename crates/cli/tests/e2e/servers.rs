@@ -349,7 +349,6 @@ fn files_are_moved_and_linked_between_servers() {
     let here = local.mount().join("here");
     let content = pattern(3, 1 << 20);
     fs::write(&here, &content).unwrap();
-    // Programs copy what cannot be renamed.
     shell(&local.mount(), "mv here parent/child/there");
     let there = child.join("there");
     assert!(!here.exists() && fs::read(&there).unwrap() == content);
@@ -373,6 +372,45 @@ fn files_are_moved_and_linked_between_servers() {
     assert_eq!((links(&near), fs::read_to_string(&near).unwrap().as_str()), (1, "far"));
     fs::remove_file(child.join("link")).unwrap();
     fs::remove_file(&near).unwrap();
+    local.stop();
+    local.assert_clean();
+}
+
+#[test]
+fn directories_are_moved_between_servers() {
+    let mut local = Local::start(2);
+    let (parent, child) = local.nested();
+    let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+    let tree = local.mount().join("tree");
+    shell(&local.mount(), "mkdir -p tree/a/b && echo x > tree/a/f && mkdir parent/child/empty");
+    let moved = inode(&tree);
+    // It keeps its number, so nothing is copied; and its parent is another one.
+    shell(&local.mount(), "mv -T tree parent/child/empty");
+    let there = child.join("empty");
+    assert_eq!((inode(&there), server_of(&there), tree.exists()), (moved, 0, false));
+    assert_eq!((links(&child), inode(&there.join(".."))), (3, inode(&child)));
+    assert_eq!(shell(&there, "cat a/f && cd a/b && cd ../.. && ls"), "x\na\n");
+    // Not into its own subtree, on whatever servers that is.
+    let error = fs::rename(&child, there.join("a/b/c")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let error = fs::rename(&parent, there.join("a/b/c")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let error = fs::rename(&child, &there).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    // A directory of server 1 goes into it, over a full one and over an empty one.
+    let inner = child.join("inner");
+    fs::create_dir(&inner).unwrap();
+    assert_eq!(server_of(&inner), 1);
+    let error = fs::rename(&inner, there.join("a")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DirectoryNotEmpty, "{error}");
+    fs::rename(&inner, there.join("a/b")).unwrap();
+    assert_eq!(server_of(&there.join("a/b")), 1);
+    local.restart();
+    assert_eq!((inode(&there), inode(&there.join(".."))), (moved, inode(&child)));
+    // And home again.
+    fs::rename(&there, &tree).unwrap();
+    assert_eq!((inode(&tree), links(&child), links(&tree)), (moved, 2, 3));
+    assert_eq!(shell(&tree, "cat a/f && rmdir a/b && rm -r a && cd .. && rmdir tree"), "x\n");
     local.stop();
     local.assert_clean();
 }

@@ -227,6 +227,9 @@ impl Core {
             self.apply_dir_change(to, Some((new_name, Some(moved.attr.ino))));
         }
         self.note_parent(moved.attr.ino, to.attr.ino);
+        if let Some(exchanged) = exchanged {
+            self.note_parent(exchanged, from.attr.ino);
+        }
     }
 
     fn absorb_attr(&self, reply: &OpReply) -> Option<Rc<Inode>> {

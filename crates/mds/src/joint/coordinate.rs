@@ -43,17 +43,30 @@ pub struct Coordinated<'a> {
 }
 
 /// The answers that a joint operation has when it is applied.
-pub struct Answers<'a>(&'a BTreeMap<ShardId, Result<Vec<Answer>, Fault>>);
+pub struct Answers<'a> {
+    of: &'a BTreeMap<ShardId, Result<Vec<Answer>, Fault>>,
+    shares: &'a [Share],
+}
 
 impl Answers<'_> {
     /// What a shard has answered to the first of its parts.
     pub fn first_of(&self, shard: ShardId) -> Option<&Answer> {
-        self.0.get(&shard)?.as_ref().ok()?.first()
+        self.of.get(&shard)?.as_ref().ok()?.first()
     }
 
     /// The first answer at all.
     pub fn first(&self) -> Option<&Answer> {
-        self.first_of(*self.0.keys().next()?)
+        self.first_of(*self.of.keys().next()?)
+    }
+
+    /// All answers.
+    pub fn all(&self) -> impl Iterator<Item = &Answer> {
+        self.of.values().flatten().flatten()
+    }
+
+    /// The first part of another shard, as it was planned.
+    pub fn part(&self) -> Option<&Part> {
+        self.shares.first()?.parts.first()
     }
 }
 
@@ -134,7 +147,7 @@ pub async fn commit(
             replay: true,
             squashed: false,
             waited: &waited,
-            joint: Some(Answers(&answers)),
+            joint: Some(Answers { of: &answers, shares: &it.shares }),
             effects: Effects::default(),
         };
         let reply = ops::execute(&it.op, &mut cx, txn);

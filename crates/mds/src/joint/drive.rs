@@ -10,7 +10,7 @@ use types::{Duration, Epoch, Fault, Ino, ShardId, Transno};
 
 use super::job::{Job, Open, Share};
 use super::part::{self, Answer, Part};
-use super::{ANSWER_PATIENCE, GATE_PATIENCE, coordinate, letter};
+use super::{ANSWER_PATIENCE, GATE_PATIENCE, ask, coordinate, letter};
 use crate::context::{Effects, OpContext, Waited};
 use crate::leases::{NO_CLIENT, open_recalled, recall};
 use crate::ops::SERVER_PRINCIPAL;
@@ -29,6 +29,9 @@ pub fn reached(server: &Rc<Server>, shard: ShardId, epoch: Epoch) {
     let mut actions = Vec::new();
     server.joint.site.borrow_mut().peer(shard, epoch, &mut actions);
     perform(server, actions);
+    if let Some(peer) = server.joint.peers.get(&shard) {
+        peer.send_again(&server.runtime, epoch);
+    }
 }
 
 /// Letters have come from another shard.
@@ -37,11 +40,16 @@ pub fn reached(server: &Rc<Server>, shard: ShardId, epoch: Epoch) {
 /// `Protocol`: one of them is not to be understood, or not from a server of this namespace.
 pub fn hear(server: &Rc<Server>, letters: &[Letter]) -> Result<(), Fault> {
     for letter in letters {
-        let Some(envelope) = letter::envelope(letter) else { return Err(Fault::Protocol) };
-        let joint = &server.joint;
-        if !joint.is_peer(envelope.from) || envelope.to != server.runtime.shard {
+        if !server.joint.is_peer(ShardId(letter.from)) || ShardId(letter.to) != server.runtime.shard
+        {
             return Err(Fault::Protocol);
         }
+        if let Some(aside) = letter::aside(letter) {
+            ask::hear(server, aside, letter)?;
+            continue;
+        }
+        let Some(envelope) = letter::envelope(letter) else { return Err(Fault::Protocol) };
+        let joint = &server.joint;
         let is_new = take_body(server, &envelope, &letter.body.0)?;
         let mut actions = Vec::new();
         joint.site.borrow_mut().receive(envelope, &mut actions);
@@ -413,7 +421,7 @@ async fn prepare(server: &Rc<Server>, open: &Open) -> Result<(), Fault> {
     server.recovery.ended().await;
     let Job::Works { parts, .. } = open.job.borrow().clone() else { return Err(Fault::Protocol) };
     let mut waited = Waited::default();
-    loop {
+    while !open.is_planned.get() {
         let (mut effects, mut done) = (Effects::default(), None);
         let tried = server.runtime.mfs.run(Cost::STEP, |txn| {
             let mut cx = context(server, &waited, false);
@@ -432,7 +440,7 @@ async fn prepare(server: &Rc<Server>, open: &Open) -> Result<(), Fault> {
                 error.fault()
             }
         };
-        if done.is_none() && !effects.missing && effects.glimpse.is_empty() {
+        if done.is_none() && !effects.waits() {
             // The refusal may tell of what is not durable yet.
             let awaited = server.uncommitted.awaited(&effects.reads, NO_CLIENT);
             drop(server.runtime.wait_durable(awaited).await);
@@ -452,15 +460,17 @@ async fn prepare(server: &Rc<Server>, open: &Open) -> Result<(), Fault> {
             *open.waited.borrow_mut() = waited;
             return Ok(());
         }
-        if !effects.glimpse.is_empty() && !effects.missing && held {
+        if !effects.missing && held {
             coordinate::glimpse_all(server, &effects, &mut waited).await;
+            waited.find_out(server, effects.ask).await;
             continue;
         }
-        waited.gates = None;
+        waited.drop_gates();
         let (leases, evictions) = (&server.leases, &*server.evictions);
         waited.gates = Some(recall(leases, evictions, NO_CLIENT, &effects.needs, None).await);
         waited.open_asked.extend(open_recalled(&effects.needs));
     }
+    Err(Fault::Busy)
 }
 
 /// Asks the machine what to do with operations that have waited for too long.

@@ -95,6 +95,18 @@ impl Job {
     }
 }
 
+impl Job {
+    /// Does the operation give the directory `ino` another parent?
+    pub fn reparents(&self, ino: Ino) -> bool {
+        let moves = |part: &Part| matches!(part, Part::Move { it } if it.reparents(ino));
+        match self {
+            Job::Coordinates { it } => it.shares.iter().any(|share| share.parts.iter().any(moves)),
+            Job::Works { parts, .. } => parts.iter().any(moves),
+            Job::Worked { .. } => false,
+        }
+    }
+}
+
 /// How a coordinated operation ended: its reply, what is kept of it, and its transaction; or why
 /// nothing happened.
 pub type Ending = Result<(OpReply, Option<Outcome>, Transno), Fault>;

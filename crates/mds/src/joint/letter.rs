@@ -1,9 +1,9 @@
 //! What shards say to each other, on the wire and as the machine has it.
 
-use commitment::{Aside, Envelope, Message, Path, Protocol, TxnId};
+use commitment::{Envelope, Message, Path, Protocol, TxnId};
 use proto::mds::{JointId, Letter};
 use proto::wire::Bytes;
-use types::ShardId;
+use types::{Epoch, ShardId};
 
 /// The letter that carries `envelope`, and `body` for the server that gets it.
 pub fn letter(envelope: &Envelope, body: Vec<u8>) -> Letter {
@@ -72,23 +72,73 @@ pub fn envelope(letter: &Letter) -> Option<Envelope> {
         to_epoch: letter.to_epoch,
         id: txn_id(letter.id),
         protocol,
-        path: Aside(Path { forced, lazy, messages }),
+        path: commitment::Aside(Path { forced, lazy, messages }),
         message,
     })
 }
 
-fn joint_id(id: TxnId) -> JointId {
+/// Does a worker refuse by it?
+pub fn is_refusal(letter: &Letter) -> bool {
+    envelope(letter).is_some_and(|it| it.message == Message::Refused)
+}
+
+/// A letter that is of no operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Aside {
+    /// A question that a plan has.
+    Question,
+    /// The answer, under the question's number.
+    Answer,
+}
+
+/// The letter that asks or answers. `id`: whose question it is, and which.
+pub fn beside(
+    (from, from_epoch): (ShardId, Epoch),
+    to: ShardId,
+    id: JointId,
+    what: Aside,
+    body: Vec<u8>,
+) -> Letter {
+    Letter {
+        from: from.0,
+        from_epoch,
+        to: to.0,
+        to_epoch: Epoch(0),
+        id,
+        protocol: 0,
+        forced: 0,
+        lazy: 0,
+        messages: 0,
+        message: match what {
+            Aside::Question => 11,
+            Aside::Answer => 12,
+        },
+        oldest: None,
+        body: Bytes(body),
+    }
+}
+
+/// Does a letter ask or answer, and speak of no operation?
+pub fn aside(letter: &Letter) -> Option<Aside> {
+    match (letter.protocol, letter.message, letter.oldest) {
+        (0, 11, None) => Some(Aside::Question),
+        (0, 12, None) => Some(Aside::Answer),
+        _ => None,
+    }
+}
+
+/// A transaction's name on the wire.
+pub fn joint_id(id: TxnId) -> JointId {
     JointId { coordinator: id.coordinator.0, epoch: id.epoch, number: id.number }
 }
 
-fn txn_id(id: JointId) -> TxnId {
+/// The transaction of that name.
+pub fn txn_id(id: JointId) -> TxnId {
     TxnId { coordinator: ShardId(id.coordinator), epoch: id.epoch, number: id.number }
 }
 
 #[cfg(test)]
 mod tests {
-    use types::Epoch;
-
     use super::*;
 
     #[test]
@@ -108,7 +158,7 @@ mod tests {
             Message::Ask,
         ];
         for (protocol, message) in Protocol::ALL.into_iter().zip(messages.into_iter().cycle()) {
-            let path = Aside(Path { forced: 1, lazy: 2, messages: 3 });
+            let path = commitment::Aside(Path { forced: 1, lazy: 2, messages: 3 });
             let (from, to) = (ShardId(2), ShardId(0));
             let (from_epoch, to_epoch) = (Epoch(7), Epoch(8));
             let sent = Envelope { from, from_epoch, to, to_epoch, id, protocol, path, message };
@@ -116,7 +166,7 @@ mod tests {
             assert_eq!((got, got.path.0), (sent, path.0));
         }
         for message in messages {
-            let path = Aside(Path::default());
+            let path = commitment::Aside(Path::default());
             let (from, to, protocol) = (ShardId(2), ShardId(0), Protocol::OnePhase);
             let (from_epoch, to_epoch) = (Epoch(7), Epoch(8));
             let sent = Envelope { from, from_epoch, to, to_epoch, id, protocol, path, message };
@@ -134,7 +184,7 @@ mod tests {
             to_epoch: Epoch(1),
             id,
             protocol: Protocol::OnePhase,
-            path: Aside(Path::default()),
+            path: commitment::Aside(Path::default()),
             message: Message::Ack,
         };
         let good = letter(&sent, Vec::new());
@@ -143,10 +193,20 @@ mod tests {
             Letter { protocol: 5, ..good.clone() },
             Letter { message: 0, ..good.clone() },
             Letter { message: 11, ..good.clone() },
+            Letter { message: 13, ..good.clone() },
             Letter { message: 1, ..good.clone() },
             Letter { oldest: Some(good.id), ..good.clone() },
         ] {
-            assert_eq!(envelope(&bad), None, "{bad:?}");
+            assert_eq!((envelope(&bad), aside(&bad)), (None, None), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn questions_and_answers_are_of_no_operation() {
+        let id = JointId { coordinator: 2, epoch: Epoch(7), number: 99 };
+        for what in [Aside::Question, Aside::Answer] {
+            let sent = beside((ShardId(2), Epoch(7)), ShardId(0), id, what, vec![1]);
+            assert_eq!((aside(&sent), envelope(&sent)), (Some(what), None));
         }
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `ask` | what a plan asks other shards |
 //! | `part` | what a worker does, and what it answers |
 //! | `job` | an open operation, as it is kept and as the server has it |
 //! | `coordinate` | a request that turns out to be joint |
@@ -20,6 +21,7 @@
 //!   PREPARED makes of new directories;
 //! - its gates are held until the machine frees them, whatever becomes of its request.
 
+mod ask;
 mod coordinate;
 mod drive;
 mod job;
@@ -34,14 +36,16 @@ use std::rc::Rc;
 
 use commitment::{Counts, Guards, Protocol, Site, TxnId};
 use env::Env;
-use env::sync::Notify;
+use env::sync::{Notify, OneSender};
 use types::{ClientId, Duration, HashMap, Ino, ShardId};
 
+use self::ask::Said;
+pub use self::ask::{Ask, Known, find_out};
 pub use self::coordinate::{Answers, Coordinated, Planned, coordinate};
 pub use self::drive::hear;
 pub use self::job::changed_inodes;
 use self::job::{Job, Open};
-pub use self::part::{Answer, NewDirectory, Part};
+pub use self::part::{Answer, Move, Moved, NewDirectory, Part};
 use self::peer::Peer;
 pub use self::peer::run;
 pub use self::recover::recover;
@@ -74,6 +78,10 @@ pub struct Joint {
     changed: Notify,
     /// Inodes that joint operations close to readers, and how many do.
     closed: RefCell<HashMap<Ino, usize>>,
+    /// Questions to other shards that have no answer yet.
+    questions: RefCell<BTreeMap<u64, OneSender<Said>>>,
+    /// Questions that were asked.
+    asked: Cell<u64>,
     /// Directories that were placed in turn.
     turns: Cell<usize>,
     protocol: Protocol,
@@ -93,6 +101,8 @@ impl Joint {
             closed: RefCell::default(),
             peers: peers.map(|(other, at)| (other, Rc::new(Peer::new(other, at)))).collect(),
             changed: Notify::new(),
+            questions: RefCell::default(),
+            asked: Cell::new(0),
             turns: Cell::new(0),
             protocol: runtime.config.protocol,
         }

@@ -5,15 +5,18 @@
 //!   its first change, so a worker waits and recalls as for a client's own request;
 //! - a part that would fail, fails before its shard has promised anything.
 
+use std::collections::BTreeSet;
+
 use mfs::{NewInode, Outside, Stop, Txn};
 use proto::wire::Bytes;
 use proto::{wire_enum, wire_struct};
 use types::limits::LINK_MAX;
-use types::{Attr, ClientId, Fault, FileKind, Ino, Name, Rights, Timestamp};
+use types::{Attr, ClientId, Fault, FileKind, Ino, Name, Rights, ShardId, Timestamp};
 
 use crate::context::OpContext;
 use crate::leases::NO_CLIENT;
-use crate::ops::remove::{need_target, remove_entry};
+use crate::ops::remove::need_target;
+use crate::ops::rename::relocate;
 use crate::uncommitted::MetaItem;
 
 wire_struct! {
@@ -34,6 +37,43 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// A rename of which several shards have a share. Each of them gets all of it.
+    pub struct Move {
+        /// The directory of the old name.
+        pub from: Ino,
+        /// The old name.
+        pub name: Name,
+        /// The directory of the new name.
+        pub to: Ino,
+        /// The new name.
+        pub new_name: Name,
+        /// What moves.
+        pub ino: Ino,
+        /// Its kind.
+        pub kind: FileKind,
+        /// What has the new name before.
+        pub over: Option<(Ino, FileKind)>,
+        /// That gets the old name; else it goes.
+        pub exchange: bool,
+        /// The time of the operation.
+        pub time: Timestamp,
+    }
+
+    /// What a shard has of a rename: attributes after the change. Those of other shards' inodes are
+    /// missing.
+    pub struct Moved {
+        /// The directory of the old name.
+        pub from: Option<Attr>,
+        /// The directory of the new name.
+        pub to: Option<Attr>,
+        /// What has moved.
+        pub moved: Option<Attr>,
+        /// What had the new name.
+        pub over: Option<Attr>,
+    }
+}
+
 wire_enum! {
     /// A part.
     pub enum Part {
@@ -45,9 +85,8 @@ wire_enum! {
         LoseName = 3 { ino: Ino, time: Timestamp, },
         /// An inode gets a name on another shard. Answer `Changed`.
         GainName = 4 { ino: Ino, time: Timestamp, },
-        /// A name that goes on another shard comes to this one, over what has it here if that may
-        /// be replaced. Answer `Came`.
-        TakeName = 5 { dir: Ino, name: Name, ino: Ino, kind: FileKind, replaces: bool, time: Timestamp, },
+        /// The share of a rename. Answer `Moved`.
+        Move = 6 { it: Move, },
     }
 }
 
@@ -60,8 +99,53 @@ wire_enum! {
         Made = 2 { ino: Ino, },
         /// The inode's attributes after the change.
         Changed = 3 { attr: Attr, },
-        /// The directory's attributes after the change, and those of what was replaced.
-        Came = 4 { dir: Attr, replaced: Option<Attr>, },
+        /// What the shard has of a rename, after it.
+        Moved = 5 { it: Moved, },
+    }
+}
+
+impl Move {
+    /// Does a directory get another parent? Such renames go one after the other, over all shards.
+    pub fn reorders(&self) -> bool {
+        self.from != self.to && self.moving().any(|(_, kind)| kind == FileKind::Directory)
+    }
+
+    /// Does it give the directory `ino` another parent?
+    pub fn reparents(&self, ino: Ino) -> bool {
+        self.reorders() && self.moving().any(|it| it == (ino, FileKind::Directory))
+    }
+
+    fn moving(&self) -> impl Iterator<Item = (Ino, FileKind)> {
+        std::iter::once((self.ino, self.kind)).chain(self.over.filter(|_| self.exchange))
+    }
+
+    /// The shards that have a share of it.
+    pub fn shards(&self) -> BTreeSet<ShardId> {
+        let home = self.ino.shard();
+        let mut all = BTreeSet::from([self.from.shard(), self.to.shard()]);
+        // What counts names elsewhere does not count where these are.
+        let counted = (self.from.shard() == home) != (self.to.shard() == home);
+        // The writers of what replaces something hand it over before.
+        if counted || self.over.is_some() || self.reparents(self.ino) {
+            all.insert(home);
+        }
+        all.extend(self.over.map(|(over, _)| over.shard()));
+        if self.reorders() {
+            all.insert(Ino::ROOT.shard());
+        }
+        all
+    }
+}
+
+impl Moved {
+    /// What two shards have of it.
+    pub fn join(self, other: Moved) -> Moved {
+        Moved {
+            from: self.from.or(other.from),
+            to: self.to.or(other.to),
+            moved: self.moved.or(other.moved),
+            over: self.over.or(other.over),
+        }
     }
 }
 
@@ -104,9 +188,7 @@ pub fn execute(
             make_directory(cx, txn, *parent, (node, made.next()))
         }
         Part::RemoveDirectory { ino, time } => remove_directory(cx, txn, *ino, *time),
-        Part::TakeName { dir, name, ino, kind, replaces, time } => {
-            take_name(cx, txn, ((*dir, name), (*ino, *kind)), *replaces, *time)
-        }
+        Part::Move { it } => Ok(Answer::Moved { it: relocate::share(cx, txn, it)? }),
         Part::LoseName { ino, time } => change_names(cx, txn, *ino, *time, false),
         Part::GainName { ino, time } => change_names(cx, txn, *ino, *time, true),
     }
@@ -149,7 +231,7 @@ pub fn prepare(txn: &mut Txn<'_>, part: &Part) -> Result<Option<Ino>, Stop> {
         Part::RemoveDirectory { .. }
         | Part::LoseName { .. }
         | Part::GainName { .. }
-        | Part::TakeName { .. } => Ok(None),
+        | Part::Move { .. } => Ok(None),
     }
 }
 
@@ -238,61 +320,6 @@ fn change_names(
     cx.effects.changes.push(MetaItem::Attr(ino));
     let (size, blocks, mtime) = (seen.size, seen.blocks, seen.mtime);
     Ok(Answer::Changed { attr: Attr { size, blocks, mtime, ..attr } })
-}
-
-/// A name of an inode that is no directory comes from another shard.
-fn take_name(
-    cx: &mut OpContext<'_>,
-    txn: &mut Txn<'_>,
-    ((dir, name), (ino, kind)): ((Ino, &Name), (Ino, FileKind)),
-    replaces: bool,
-    time: Timestamp,
-) -> Result<Answer, Stop> {
-    let mut dir_attr = cx.live_dir(txn, dir)?;
-    let target = match txn.names().entry(dir, name)? {
-        Some(_) if !replaces => return Err(Fault::Exists.into()),
-        Some((_, FileKind::Directory)) => return Err(Fault::IsDirectory.into()),
-        // A third shard, or the same inode under another name: programs copy.
-        Some((target, _)) if cx.is_elsewhere(target) || target == ino => {
-            return Err(Fault::CrossDevice.into());
-        }
-        Some((target, _)) => Some(cx.attr(txn, target)?),
-        None => None,
-    };
-    cx.need(dir, Rights::NAMES | Rights::ATTR);
-    if let Some(target) = &target {
-        need_target(cx, target);
-    }
-    if !cx.is_elsewhere(ino) {
-        cx.need(ino, Rights::ATTR);
-    }
-    cx.ready()?;
-    let replaced = match target {
-        Some(target) => Some(remove_entry(cx, txn, (dir, name), target, None)?),
-        None => None,
-    };
-    if cx.is_elsewhere(ino) {
-        txn.names().link_outside(dir, name, ino, kind)?;
-    } else {
-        // It comes home: one name less elsewhere, one more here.
-        let Some(Outside::Names(count)) = txn.names().outside(ino)? else {
-            return Err(Fault::Corrupt.into());
-        };
-        txn.names().link(dir, name, ino)?;
-        let left = count.saturating_sub(1);
-        txn.names().set_outside(ino, (left > 0).then_some(Outside::Names(left)))?;
-        let mut attr = cx.attr(txn, ino)?;
-        stamp(txn, &mut attr, time)?;
-        cx.effects.changes.push(MetaItem::Attr(ino));
-    }
-    dir_attr.mtime = dir_attr.mtime.max(time);
-    stamp(txn, &mut dir_attr, time)?;
-    let item = MetaItem::Name(dir, name.clone());
-    cx.effects.changes.extend([item, MetaItem::Names(dir), MetaItem::Attr(dir)]);
-    if let Some(replaced) = &replaced {
-        cx.effects.changes.push(MetaItem::Attr(replaced.ino));
-    }
-    Ok(Answer::Came { dir: dir_attr, replaced })
 }
 
 fn stamp(txn: &mut Txn<'_>, attr: &mut Attr, time: Timestamp) -> Result<(), Stop> {

@@ -1,7 +1,8 @@
 //! The session with another metadata server, through which this one says what concerns both.
 //!
 //! Invariants:
-//! - a letter is lost only with its session: the machine says again what has no answer;
+//! - a letter is lost only with its session: the machine says again what has no answer. A refusal
+//!   it does not say again by itself, so that waits here until the other server is reached;
 //! - the machine hears of each start of the other server before a letter goes to it.
 
 use std::cell::{Cell, RefCell};
@@ -14,7 +15,7 @@ use proto::slots::SlotClass;
 use session::client::{Call, Config, ConnectError, Events, ReplayEntry, Session, Shared};
 use types::{ClientId, Duration, Epoch, ServerId, ShardId};
 
-use super::drive;
+use super::{drive, letter};
 use crate::runtime::Runtime;
 use crate::server::Server;
 
@@ -23,6 +24,9 @@ const GREETING: Duration = Duration::from_secs(1);
 /// Pause between two attempts to reach the other server.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// Refusals that wait at most; of others the machine asks again.
+const UNSENT_MAX: usize = 64;
+
 /// See the module.
 pub struct Peer {
     shard: ShardId,
@@ -30,6 +34,8 @@ pub struct Peer {
     session: RefCell<Option<Rc<Session<Mds>>>>,
     stopping: Cell<bool>,
     wake: Notify,
+    /// Refusals that could not be sent.
+    unsent: RefCell<Vec<Letter>>,
     /// Why it is not reached, as it was last written to the log.
     trouble: RefCell<String>,
 }
@@ -75,6 +81,7 @@ impl Peer {
             session: RefCell::default(),
             stopping: Cell::new(false),
             wake: Notify::new(),
+            unsent: RefCell::default(),
             trouble: RefCell::default(),
         }
     }
@@ -94,10 +101,14 @@ impl Peer {
 
     /// Sends a letter, if the other server can be reached.
     pub fn send(&self, runtime: &Runtime, letter: Letter) {
-        let Some(session) = self.session.borrow().clone() else { return };
-        if !session.is_connected() {
+        let session = self.session.borrow().clone().filter(|session| session.is_connected());
+        let Some(session) = session else {
+            let mut unsent = self.unsent.borrow_mut();
+            if letter::is_refusal(&letter) && unsent.len() < UNSENT_MAX {
+                unsent.push(letter);
+            }
             return;
-        }
+        };
         runtime.env.spawn(async move {
             let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
             let ops = vec![Op::Tell { letters: vec![letter] }];
@@ -105,6 +116,14 @@ impl Peer {
             // The machine says again what has no answer.
             drop(session.call(call).await);
         });
+    }
+
+    /// The server of this epoch is reached: it hears what it has waited for.
+    pub fn send_again(&self, runtime: &Runtime, epoch: Epoch) {
+        let unsent = self.unsent.take();
+        for letter in unsent.into_iter().filter(|letter| letter.to_epoch == epoch) {
+            self.send(runtime, letter);
+        }
     }
 
     fn note_trouble(&self, runtime: &Runtime, text: String) {

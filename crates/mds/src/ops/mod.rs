@@ -15,7 +15,7 @@ mod find;
 mod link;
 pub mod permission;
 pub mod remove;
-mod rename;
+pub mod rename;
 pub mod repeat;
 pub mod space;
 mod swap;

@@ -7,6 +7,7 @@
 //! - the checks come in the order of the kernel and ext4.
 
 pub mod elsewhere;
+pub mod relocate;
 
 use mfs::{Stop, Txn, Within};
 use proto::mds::{LEAVE_WHITEOUT, OpReply};
@@ -57,10 +58,10 @@ pub fn rename(
     let moves_directory =
         from.0 != to.0 && directories.into_iter().any(|a| a.kind == FileKind::Directory);
     if moves_directory {
-        if !planted(Bug::CircleUnchecked) {
-            check_cycle(txn, from.0, to.0, &source, target.as_ref(), exchange)?;
-        }
         cx.need(RENAME_GATE, Rights::empty());
+        if !planted(Bug::CircleUnchecked) {
+            check_cycle(cx, txn, (from.0, to.0), &source, target.as_ref(), exchange)?;
+        }
     }
     if let Some(target) = &target {
         if target.ino == source.ino {
@@ -134,18 +135,18 @@ fn replayed_whiteout(cx: &OpContext<'_>) -> Option<Attr> {
 
 /// A directory must not move into its own subtree, nor be replaced by something inside it.
 fn check_cycle(
+    cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    from: Ino,
-    to: Ino,
+    (from, to): (Ino, Ino),
     source: &Attr,
     target: Option<&Attr>,
     exchange: bool,
 ) -> Result<(), Stop> {
-    if source.kind == FileKind::Directory && is_within(txn, to, source.ino)? {
+    if source.kind == FileKind::Directory && is_within(cx, txn, to, source.ino)? {
         return Err(Fault::Invalid.into());
     }
     if let Some(target) = target.filter(|target| target.kind == FileKind::Directory)
-        && is_within(txn, from, target.ino)?
+        && is_within(cx, txn, from, target.ino)?
     {
         return Err(if exchange { Fault::Invalid } else { Fault::NotEmpty }.into());
     }
@@ -153,12 +154,19 @@ fn check_cycle(
 }
 
 /// Is `ancestor` the directory `dir` or above it?
-fn is_within(txn: &mut Txn<'_>, dir: Ino, ancestor: Ino) -> Result<bool, Stop> {
+fn is_within(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    dir: Ino,
+    ancestor: Ino,
+) -> Result<bool, Stop> {
     match txn.names().is_within(dir, ancestor)? {
         Within::Yes => Ok(true),
         Within::No => Ok(false),
-        // Only the other shard knows what is above its directory.
-        Within::Leaves(_) => Err(Fault::CrossDevice.into()),
+        // It was not when it was executed, and nothing of that order has changed since.
+        Within::Leaves(_) if cx.replay => Ok(false),
+        // Only the other shards know what is above their directories.
+        Within::Leaves(at) => relocate::is_above(cx, ancestor, at),
     }
 }
 

@@ -1,11 +1,24 @@
 //! Requests that concern other servers of the namespace.
 
+use std::cell::Cell;
+
 use proto::mds::{Op, OpReply, SHARDS};
-use types::{Fault, Ino, Timestamp};
+use types::{Fault, Timestamp};
 
 use super::Execution;
 use crate::context::{Effects, Waited};
 use crate::joint::{self, Coordinated, Planned};
+
+/// What an operation has to do with other shards.
+#[derive(Default)]
+pub(super) struct Joining {
+    /// It is joint, and this is its plan.
+    pub(super) planned: Option<Planned>,
+    /// Another shard could not be asked: it begins anew.
+    pub(super) asked_in_vain: Cell<bool>,
+    /// All shards have agreed on it.
+    pub(super) was_joint: Cell<bool>,
+}
 
 impl Execution {
     /// The servers of the namespace, for a client that can use several.
@@ -33,14 +46,30 @@ impl Execution {
         waited: &mut Waited,
         time: Timestamp,
     ) -> bool {
-        let gates: Vec<Ino> = effects.needs.iter().map(|need| need.ino).collect();
+        let gates = effects.gates();
         let held = waited.gates.as_ref().is_some_and(|held| held.cover(&gates));
         if held {
             let parts = effects.joint.take().unwrap_or_default();
-            self.planned = Some(Planned { parts, time, waited: std::mem::take(waited), gates });
+            self.joining.planned =
+                Some(Planned { parts, time, waited: std::mem::take(waited), gates });
         }
         effects.missing = true;
         held
+    }
+
+    /// Coordinates the operation, if it is joint. Must it be tried again?
+    pub(super) async fn is_to_go_on(
+        &mut self,
+        run: &mut Result<OpReply, Fault>,
+        index: usize,
+        op: &Op,
+    ) -> bool {
+        let Some(planned) = self.joining.planned.take() else {
+            return self.joining.asked_in_vain.take();
+        };
+        *run = self.coordinate(index, op, planned).await;
+        self.joining.was_joint.set(run.is_ok());
+        matches!(run, Err(Fault::Busy))
     }
 
     /// Another shard was busy: it may hold what this operation waits for, and wait for what this

@@ -147,15 +147,21 @@ impl Bed {
         Client { sessions, _ears: ears }
     }
 
-    /// Ends all servers and checks every shard.
+    /// Ends all servers and checks every shard, and whether they agree.
     async fn check(&self) {
+        // What workers write last waits for other writes.
+        self.env.sleep(Duration::from_secs(2)).await;
         (0..self.shards).for_each(|shard| self.kill(shard));
         self.env.sleep(Duration::from_secs(1)).await;
+        let mut said = Vec::new();
         for shard in 0..self.shards {
             let disk = open_meta(&self.env, shard).await;
             let report = mfs::fsck::fsck(&self.env, &disk, Default::default()).await.unwrap();
             assert!(report.is_clean(), "shard {shard}: {:#?}", report.problems);
+            said.push(report.shard);
         }
+        let disagreements = mfs::fsck::across(&said, &Default::default());
+        assert!(disagreements.is_empty(), "{disagreements:#?}");
     }
 
     pub fn logged(&self, text: &str) -> bool {
@@ -244,15 +250,36 @@ impl Client {
     }
 
     pub async fn rename(&self, from: (Ino, &str), to: (Ino, &str)) -> Result<OpReply, Fault> {
+        self.rename_as(from, to, 0).await
+    }
+
+    pub async fn rename_as(
+        &self,
+        from: (Ino, &str),
+        to: (Ino, &str),
+        flags: u32,
+    ) -> Result<OpReply, Fault> {
         let op = Op::Rename {
             from: from.0,
             name: name(from.1),
             to: to.0,
             new_name: name(to.1),
-            flags: 0,
+            flags,
             unused: None,
         };
         self.call(from.0, op).await
+    }
+
+    /// A new directory of `dir` on a shard, which the layout of `dir` says from now on.
+    pub async fn mkdir_on(&self, shard: u8, dir: Ino, text: &str) -> Ino {
+        self.set_layout(dir, &format!("mds={shard}")).await.unwrap();
+        let made = self.mkdir(dir, text).await.unwrap();
+        assert_eq!(made.shard(), ShardId(shard));
+        made
+    }
+
+    pub async fn links(&self, ino: Ino) -> u32 {
+        self.attr(ino).await.unwrap().nlink
     }
 
     pub async fn lookup(&self, dir: Ino, text: &str) -> Result<Option<Ino>, Fault> {

@@ -1,4 +1,4 @@
-//! Kills of the coordinator, of the worker, and of both, at moments of an operation.
+//! Kills of the coordinator, of a worker, and of all servers, at moments of an operation.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -59,8 +59,77 @@ fn crash(protocol: Protocol, victims: &'static [u8], at: u64) {
 fn operation_ends_though_servers_are_killed_at_any_moment() {
     for protocol in Protocol::ALL {
         for victims in [&[0][..], &[1], &[0, 1]] {
-            for at in (0..4200).step_by(140) {
+            for at in (0..4200).step_by(170) {
                 crash(protocol, victims, at);
+            }
+        }
+    }
+}
+
+/// The same with renames of directories: to another shard, over one, within a shard, and back in
+/// exchange for another one.
+fn crash_renames(protocol: Protocol, shards: u8, victims: &[u8], at: u64) {
+    let victims = victims.to_vec();
+    run(at, shards, protocol, |bed| async move {
+        let c = bed.client("c").await;
+        let last = shards - 1;
+        let zero = c.mkdir_on(0, ROOT, "zero").await;
+        let one = c.mkdir_on(1, ROOT, "one").await;
+        let other = c.mkdir_on(1, ROOT, "other").await;
+        let dir = c.mkdir_on(last, zero, "dir").await;
+        let over = c.mkdir_on(0, one, "over").await;
+        let file = c.file(dir, "f").await.unwrap();
+        let answers: Rc<RefCell<Vec<_>>> = Rc::default();
+        let (doer, noted) = (c.clone(), answers.clone());
+        bed.env.spawn(async move {
+            let out = doer.rename((zero, "dir"), (one, "over")).await;
+            let within = doer.rename((one, "over"), (other, "dir")).await;
+            let under = doer.rename((ROOT, "other"), (dir, "x")).await;
+            let swapped = doer.rename_as((other, "dir"), (ROOT, "zero"), 2).await;
+            noted.borrow_mut().push((out, within, under, swapped));
+        });
+        bed.env.sleep(Duration::from_micros(at)).await;
+        victims.iter().for_each(|&shard| bed.kill(shard));
+        bed.env.sleep(Duration::from_millis(50)).await;
+        for &shard in &victims {
+            bed.start(shard).await;
+        }
+        while answers.borrow().is_empty() {
+            bed.env.sleep(Duration::from_millis(20)).await;
+        }
+        let (out, within, under, swapped) = answers.borrow_mut().remove(0);
+        out.unwrap();
+        within.unwrap();
+        assert_eq!(under.unwrap_err(), Fault::Invalid);
+        swapped.unwrap();
+        assert_eq!(c.lookup(zero, "dir").await, Ok(None));
+        assert_eq!(c.lookup(one, "over").await, Ok(None));
+        assert_eq!(c.attr(over).await.unwrap_err(), Fault::Stale);
+        assert_eq!(c.lookup(other, "dir").await, Ok(Some(zero)));
+        assert_eq!(c.lookup(ROOT, "zero").await, Ok(Some(dir)));
+        assert_eq!(c.lookup(dir, "f").await, Ok(Some(file)));
+        let mut links = Vec::new();
+        for ino in [ROOT, zero, one, other, dir] {
+            links.push(c.links(ino).await);
+        }
+        assert_eq!(links, [5, 2, 2, 3, 2]);
+        // Nothing is left open.
+        bed.env.sleep(Duration::from_secs(5)).await;
+        assert!(!bed.logged("does not answer"), "{:#?}", bed.log);
+    });
+}
+
+#[test]
+fn renames_of_directories_end_though_servers_are_killed_at_any_moment() {
+    for protocol in Protocol::ALL {
+        let (shards, victims) = match protocol {
+            // With more than one other server it is EP.
+            Protocol::OnePhase => (2, &[&[0][..], &[1], &[0, 1]][..]),
+            _ => (3, &[&[0][..], &[1], &[2], &[0, 1, 2]][..]),
+        };
+        for (nth, victims) in (0..).zip(victims) {
+            for at in (nth * 170..7000).step_by(690) {
+                crash_renames(protocol, shards, victims, at);
             }
         }
     }

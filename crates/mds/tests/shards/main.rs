@@ -4,4 +4,5 @@
 
 mod bed;
 mod crashes;
+mod moves;
 mod names;

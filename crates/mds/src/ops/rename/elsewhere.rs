@@ -1,23 +1,23 @@
-//! Renames that concern another shard.
+//! Renames that concern another shard, as their coordinator plans and applies them.
 //!
-//! | what | how |
+//! | what | shards that have a share ([`relocate`]) |
 //! |---|---|
-//! | a file, a link or a device moves to a directory of another shard | that shard takes the name, and replaces what it has of its own there |
-//! | a name that leads to another shard changes within its directory | here alone |
-//! | the same moves to another directory here, and is no directory | here alone: the inode's names are counted, not where they lie |
-//! | a directory moves to another directory, an exchange, a whiteout | `CrossDevice`: programs copy |
+//! | any | those of both directories |
+//! | what moves | its own, if it counts more or fewer names elsewhere, has another parent, or replaces something |
+//! | what has the new name | its own |
+//! | a directory gets another parent | that of the root, which orders such renames |
 //!
-//! A directory names its parent, and moves only where no cycle can come of it: that is a question
-//! to all shards above it, which nobody asks yet.
+//! The coordinator is the server of the directory of the old name. What the new name leads to it
+//! asks, if the other directory is elsewhere; the share there holds only if that is still so.
 
-use mfs::{Outside, Stop, Txn};
-use proto::mds::OpReply;
+use mfs::{Stop, Txn};
+use proto::mds::{LEAVE_WHITEOUT, OpReply};
 use proto::wire::Appended;
 use types::{Attr, Fault, FileKind, Ino, Name, Rights};
 
-use super::{NO_REPLACE, OpContext, Outcome};
+use super::{EXCHANGE, NO_REPLACE, OpContext, Outcome, relocate};
 use crate::context::elsewhere;
-use crate::joint::{Answer, Part};
+use crate::joint::{Answer, Ask, Known, Move, Moved, Part};
 use crate::uncommitted::MetaItem;
 
 /// Does the rename concern another shard?
@@ -37,10 +37,12 @@ pub fn concerns_others(
         return Ok(true);
     }
     for (dir, name) in [from, to] {
-        if let Some((ino, _)) = txn.names().entry(dir, name)?
-            && cx.is_elsewhere(ino)
-        {
-            return Ok(true);
+        if let Some((ino, kind)) = txn.names().entry(dir, name)? {
+            // The shard of the root orders renames of directories.
+            let ordered = from.0 != to.0 && kind == FileKind::Directory;
+            if cx.is_elsewhere(ino) || ordered && cx.is_elsewhere(Ino::ROOT) {
+                return Ok(true);
+            }
         }
     }
     Ok(false)
@@ -57,105 +59,149 @@ pub fn rename(
     to: (Ino, &Name),
     flags: u32,
 ) -> Result<OpReply, Stop> {
-    if flags & !NO_REPLACE != 0 || cx.is_elsewhere(from.0) {
+    if let Some(answers) = &cx.joint {
+        let Some(Part::Move { it }) = answers.part() else { return Err(Fault::Protocol.into()) };
+        let it = it.clone();
+        let others: Vec<Moved> = answers.all().filter_map(moved).collect();
+        return apply(cx, txn, &it, flags, others);
+    }
+    let (no_replace, exchange) = (flags & NO_REPLACE != 0, flags & EXCHANGE != 0);
+    let known = NO_REPLACE | EXCHANGE | LEAVE_WHITEOUT;
+    if flags & !known != 0 || exchange && flags & !EXCHANGE != 0 {
+        return Err(Fault::Invalid.into());
+    }
+    if cx.is_elsewhere(from.0) {
         return Err(Fault::CrossDevice.into());
     }
-    let mut from_attr = cx.dir(txn, from.0)?;
-    let (ino, kind) = txn.names().entry(from.0, from.1)?.ok_or(Stop::Fault(Fault::NotFound))?;
-    if kind == FileKind::Directory && from.0 != to.0 {
-        return Err(Fault::CrossDevice.into());
-    }
+    let from_attr = cx.dir(txn, from.0)?;
     let items = [MetaItem::Name(from.0, from.1.clone()), MetaItem::Name(to.0, to.1.clone())];
-    cx.effects.reads.extend(items.iter().cloned());
-    if !cx.is_elsewhere(to.0) {
-        return within_shard(cx, txn, (from, from_attr), to, (ino, kind), items);
+    cx.effects.reads.extend(items);
+    let source = txn.names().entry(from.0, from.1)?.ok_or(Stop::Fault(Fault::NotFound))?;
+    let over = target(cx, txn, from.0, to)?;
+    if no_replace && over.is_some() {
+        return Err(Fault::Exists.into());
     }
-    cx.need(from.0, Rights::NAMES | Rights::ATTR);
-    let moved = match cx.is_elsewhere(ino) {
-        true => elsewhere(ino, kind),
-        false => {
-            let attr = cx.attr(txn, ino)?;
-            // It may take another inode's name there: its content is committed before.
-            let writes = if kind == FileKind::Regular { Rights::WRITES } else { Rights::empty() };
-            cx.need(ino, Rights::ATTR | writes);
-            cx.seen(attr)
-        }
+    if exchange && over.is_none() {
+        return Err(Fault::NotFound.into());
+    }
+    if over.is_some_and(|(over, _)| over == source.0) {
+        return same_inode(cx, txn, (from_attr, to.0), source);
+    }
+    let it = Move {
+        from: from.0,
+        name: from.1.clone(),
+        to: to.0,
+        new_name: to.1.clone(),
+        ino: source.0,
+        kind: source.1,
+        over,
+        exchange,
+        time: cx.now,
     };
+    check_kinds(&it)?;
+    apply(cx, txn, &it, flags, Vec::new())
+}
+
+/// What the new name leads to.
+fn target(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    from: Ino,
+    (dir, name): (Ino, &Name),
+) -> Result<Option<(Ino, FileKind)>, Stop> {
+    if !cx.is_elsewhere(dir) {
+        cx.live_dir(txn, dir)?;
+        return txn.names().entry(dir, name);
+    }
+    // The old name stays what it is while the other shard is asked.
+    cx.need(from, Rights::NAMES | Rights::ATTR);
+    match cx.learn(Ask::Entry { dir, name: name.clone() })? {
+        Known::Entry(found) => Ok(found),
+        Known::Above(_) => Err(Fault::Protocol.into()),
+    }
+}
+
+fn check_kinds(it: &Move) -> Result<(), Stop> {
+    let directory = |kind| kind == FileKind::Directory;
+    if it.ino == it.to {
+        return Err(Fault::Invalid.into());
+    }
+    match it.over {
+        Some((over, _)) if over == it.from && it.exchange => Err(Fault::Invalid.into()),
+        Some((over, _)) if over == it.from => Err(Fault::NotEmpty.into()),
+        Some((_, kind)) if !it.exchange => match (directory(it.kind), directory(kind)) {
+            (true, false) => Err(Fault::NotDirectory.into()),
+            (false, true) => Err(Fault::IsDirectory.into()),
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Two names of one inode: POSIX requires that nothing happens.
+fn same_inode(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    (from, to): (Attr, Ino),
+    (ino, kind): (Ino, FileKind),
+) -> Result<OpReply, Stop> {
+    let mut read = |cx: &mut OpContext<'_>, ino, kind| match cx.is_elsewhere(ino) {
+        true => Ok(elsewhere(ino, kind)),
+        false => cx.attr(txn, ino),
+    };
+    let (moved, to) = (read(cx, ino, kind)?, read(cx, to, FileKind::Directory)?);
     cx.ready()?;
-    let Some(answers) = &cx.joint else {
-        let (dir, name, replaces) = (to.0, to.1.clone(), flags & NO_REPLACE == 0);
-        let part = Part::TakeName { dir, name, ino, kind, replaces, time: cx.now };
-        return cx.plan(vec![(to.0.shard(), part)]);
-    };
-    let Some(&Answer::Came { dir: to_attr, replaced }) = answers.first() else {
-        return Err(Fault::Protocol.into());
-    };
-    txn.names().remove_name(from.0, from.1)?;
-    let moved = if cx.is_elsewhere(ino) { moved } else { goes_out(cx, txn, moved)? };
-    cx.touch_dir(txn, &mut from_attr)?;
-    cx.effects.changes.extend(items);
-    cx.effects.changes.extend([MetaItem::Names(from.0), MetaItem::Attr(ino)]);
-    let over = replaced.map_or(Ino::NONE, |attr| attr.ino);
-    cx.effects.outcome = Some(Outcome::Moved(ino, over));
     Ok(OpReply::Renamed {
         moved: cx.leased(moved),
-        replaced,
-        from: cx.leased(from_attr),
-        to: cx.leased(to_attr),
+        replaced: Some(moved),
+        from: cx.leased(from),
+        to: cx.leased(to),
         kept: true,
         whiteout: Appended(None),
     })
 }
 
-/// A name of this inode has gone to another shard.
-fn goes_out(cx: &OpContext<'_>, txn: &mut Txn<'_>, seen: Attr) -> Result<Attr, Stop> {
-    let count = match txn.names().outside(seen.ino)? {
-        Some(Outside::Names(count)) => count,
-        Some(Outside::Parent(_)) => return Err(Fault::Corrupt.into()),
-        None => 0,
-    };
-    txn.names().set_outside(seen.ino, Some(Outside::Names(count + 1)))?;
-    let mut attr = txn.names().attr(seen.ino)?.ok_or(Stop::Fault(Fault::Stale))?;
-    attr.ctime = attr.ctime.max(cx.now);
-    attr.version += 1;
-    txn.names().set_attr(&attr)?;
-    Ok(Attr { size: seen.size, blocks: seen.blocks, mtime: seen.mtime, ..attr })
+fn moved(answer: &Answer) -> Option<Moved> {
+    match answer {
+        Answer::Moved { it } => Some(it.clone()),
+        Answer::Done {} | Answer::Made { .. } | Answer::Changed { .. } => None,
+    }
 }
 
-/// A name that leads to another shard, or goes over such a name, changes here.
-fn within_shard(
+/// Does the coordinator's share, or plans the operation with it. `others`: what the other shards
+/// have answered, if they have done theirs.
+fn apply(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
-    (from, mut from_attr): ((Ino, &Name), Attr),
-    to: (Ino, &Name),
-    (ino, kind): (Ino, FileKind),
-    items: [MetaItem; 2],
+    it: &Move,
+    flags: u32,
+    others: Vec<Moved>,
 ) -> Result<OpReply, Stop> {
-    let mut to_attr = cx.live_dir(txn, to.0)?;
-    if txn.names().entry(to.0, to.1)?.is_some() {
-        // What is replaced loses a name: programs remove it first.
-        return Err(Fault::CrossDevice.into());
+    let mut all = relocate::share(cx, txn, it)?;
+    let left = match flags & LEAVE_WHITEOUT != 0 {
+        true => Some(crate::ops::create::whiteout(cx, txn, (it.from, &it.name), None)?),
+        false => None,
+    };
+    let mut shards = it.shards();
+    shards.remove(&cx.server.runtime.shard);
+    if cx.joint.is_none() && !shards.is_empty() {
+        let part = |shard| (shard, Part::Move { it: it.clone() });
+        return cx.plan(shards.into_iter().map(part).collect());
     }
-    for dir in [from.0, to.0] {
-        cx.need(dir, Rights::NAMES | Rights::ATTR);
-    }
-    cx.ready()?;
-    txn.names().rename(from.0, from.1, to.0, to.1)?;
-    cx.touch_dir(txn, &mut from_attr)?;
-    if from.0 == to.0 {
-        to_attr = from_attr;
-    } else {
-        cx.touch_dir(txn, &mut to_attr)?;
-    }
-    cx.effects.changes.extend(items);
-    cx.effects.changes.extend([MetaItem::Names(from.0), MetaItem::Names(to.0)]);
-    cx.effects.outcome = Some(Outcome::Moved(ino, Ino::NONE));
+    all = others.into_iter().fold(all, Moved::join);
+    let (Some(from), Some(to)) = (all.from, all.to) else { return Err(Fault::Protocol.into()) };
+    let over = it.over.map_or(Ino::NONE, |(over, _)| over);
+    cx.effects.outcome = Some(match &left {
+        Some(left) => Outcome::MovedLeaving(it.ino, over, left.ino),
+        None => Outcome::Moved(it.ino, over),
+    });
+    let replaced = it.over.map(|(ino, kind)| all.over.unwrap_or_else(|| elsewhere(ino, kind)));
     Ok(OpReply::Renamed {
-        moved: cx.leased(elsewhere(ino, kind)),
-        replaced: None,
-        from: cx.leased(from_attr),
-        to: cx.leased(to_attr),
+        moved: cx.leased(all.moved.unwrap_or_else(|| elsewhere(it.ino, it.kind))),
+        replaced,
+        from: cx.leased(from),
+        to: cx.leased(to),
         kept: true,
-        whiteout: Appended(None),
+        whiteout: Appended(left.map(|left| cx.leased(left))),
     })
 }
