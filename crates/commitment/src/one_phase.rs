@@ -6,6 +6,7 @@
 //! | phase | event | next |
 //! |---|---|---|
 //! | starting | STARTED, with the redo, is durable | asked; UPDATE REQ |
+//! | starting | there is no room for STARTED | frees the locks, answers; over |
 //! | waiting (a restart found STARTED) | its turn has come | asked; UPDATE REQ |
 //! | asked | UPDATED, or the worker asks for ACK, or its log holds COMMITTED after the fence | applies its updates, frees the locks, answers; forces COMMITTED |
 //! | committing | COMMITTED is durable | ACK; over |
@@ -85,6 +86,11 @@ impl Coordinator {
                 if from == self.worker =>
             {
                 self.commit(turn);
+            }
+            (Phase::Starting, Event::NoRoom(Record::Started)) => {
+                turn.unlock();
+                turn.reply(Outcome::Aborted);
+                return Step::Over;
             }
             // A transaction that still waits for its turn asks when that comes.
             (Phase::Asked, Event::Fenced(true)) => self.commit(turn),

@@ -98,6 +98,8 @@ enum Role {
 pub(crate) enum Event {
     /// This record is durable.
     Logged(Record),
+    /// There is no room for this record.
+    NoRoom(Record),
     /// A shard says this.
     Heard(ShardId, Message),
     /// The locks are taken and the updates are planned (`true`), or cannot be made.
@@ -315,13 +317,17 @@ impl Site {
     }
 
     /// Begins a transaction whose locks are held and whose updates are planned. 1PC needs exactly
-    /// one worker: with more, or with none, the transaction is one of EP.
+    /// one worker: with more, the transaction is one of EP. `None`: there is no worker, and nothing
+    /// to agree on.
     pub fn begin(
         &mut self,
         protocol: Protocol,
         workers: Vec<ShardId>,
         actions: &mut Vec<Action>,
-    ) -> TxnId {
+    ) -> Option<TxnId> {
+        if workers.is_empty() {
+            return None;
+        }
         let protocol = match protocol {
             Protocol::OnePhase if workers.len() != 1 => Protocol::EarlyPrepare,
             asked => asked,
@@ -335,7 +341,7 @@ impl Site {
             turn.force(Record::Started, Some((part, Kept::Started)));
             Step::On
         });
-        id
+        Some(id)
     }
 
     /// A forced record is durable.
@@ -345,6 +351,15 @@ impl Site {
         let (_, Aside(path)) = open.writing.remove(at);
         open.path.0 = open.path.0.join(path.and_forced());
         self.step(id, Event::Logged(record), actions);
+    }
+
+    /// STARTED or PREPARED could not be written, because the shard has no room. It has promised
+    /// nothing yet: a coordinator aborts, and a worker refuses. The driver says why.
+    pub fn no_room(&mut self, id: TxnId, record: Record, actions: &mut Vec<Action>) {
+        let Some(open) = self.open.get_mut(&id) else { return };
+        let Some(at) = open.writing.iter().position(|&(other, _)| other == record) else { return };
+        open.writing.remove(at);
+        self.step(id, Event::NoRoom(record), actions);
     }
 
     /// A worker's plan is made, with its locks held, or is refused.

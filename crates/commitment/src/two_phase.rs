@@ -5,10 +5,11 @@
 //! | phase | event | next |
 //! |---|---|---|
 //! | starting | STARTED is durable | updating; UPDATE REQ. EP: voting, and forces PREPARED |
+//! | starting | there is no room for STARTED | frees the locks, answers; over |
 //! | updating | all UPDATED | voting; PREPARE, and forces PREPARED |
 //! | voting | all PREPARED (EP: UPDATED), its own record too | forces COMMITTED |
 //! | committing | COMMITTED is durable | frees the locks, COMMIT; PrC, EP: answers, over; PrN: closing |
-//! | updating, voting | REFUSED, NOT-PREPARED, or time is over | forces ABORTED |
+//! | updating, voting | REFUSED, NOT-PREPARED, no room for PREPARED, or time is over | forces ABORTED |
 //! | aborting | ABORTED is durable | frees the locks, answers, ABORT; closing |
 //! | closing | all ACK | ENDED; PrN after a commit: answers |
 //!
@@ -19,6 +20,7 @@
 //! | planning | planned | UPDATED; EP: forces PREPARED first |
 //! | planning | refused | REFUSED, over |
 //! | updated | PREPARE | forces PREPARED, then PREPARED |
+//! | updated, planning | there is no room for PREPARED | frees the locks, REFUSED; over |
 //! | updated | time is over | forgets it: PREPARE will find nothing |
 //! | prepared | COMMIT | COMMITTED, with PrN forced, then ACK; frees the locks; over |
 //! | any | ABORT | ABORTED, forced if PREPARED was written; frees the locks, ACK; over |
@@ -91,7 +93,13 @@ impl Coordinator {
                 Phase::Starting | Phase::Committing | Phase::Aborting => {}
             },
             Event::Repeat(shard) => self.ask(turn, |worker| worker == shard),
-            Event::Planned(_) | Event::Fenced(_) | Event::Redo => {}
+            Event::NoRoom(Record::Started) if self.phase == Phase::Starting => {
+                turn.unlock();
+                turn.reply(Outcome::Aborted);
+                return Step::Over;
+            }
+            Event::NoRoom(_) if self.phase == Phase::Voting => self.abort(turn),
+            Event::NoRoom(_) | Event::Planned(_) | Event::Fenced(_) | Event::Redo => {}
         }
         Step::On
     }
@@ -256,7 +264,8 @@ impl Worker {
                     turn.send(coordinator, Message::Updated);
                 }
             }
-            (Worker::Planning, Event::Planned(false)) => {
+            (Worker::Planning, Event::Planned(false))
+            | (Worker::Preparing, Event::NoRoom(Record::Prepared)) => {
                 turn.unlock();
                 turn.send(coordinator, Message::Refused);
                 return Step::Refused;

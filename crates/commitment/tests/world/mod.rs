@@ -222,11 +222,10 @@ impl World {
     fn begin(&mut self, index: usize) {
         let workers: Vec<usize> = (0..self.hosts.len()).filter(|&other| other != index).collect();
         let shards = workers.iter().map(|&worker| shard(worker)).collect();
-        let mut id = None;
         let protocol = self.protocol;
         let Some(site) = &mut self.hosts[index].site else { return };
         let mut actions = Vec::new();
-        id.replace(site.begin(protocol, shards, &mut actions));
+        let id = site.begin(protocol, shards, &mut actions);
         if let Some(id) = id {
             self.hosts[index].held.insert(id);
             let mut parts = vec![index];

@@ -103,7 +103,8 @@ pub async fn coordinate(server: &Rc<Server>, asked: Coordinated<'_>, planned: Pl
     let open = Rc::new(Open::new(job, planned.waited, now));
     let mut actions = Vec::new();
     let joint = &server.joint;
-    let id = joint.site.borrow_mut().begin(joint.protocol, workers, &mut actions);
+    let begun = joint.site.borrow_mut().begin(joint.protocol, workers, &mut actions);
+    let Some(id) = begun else { return Err(Fault::Protocol) };
     joint.open.borrow_mut().insert(id, open.clone());
     joint.close(&open, &gates);
     let ended = open.ended.notified();

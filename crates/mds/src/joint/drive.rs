@@ -135,10 +135,13 @@ async fn carry_out(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
         match action {
             Action::Send(envelope) => send(&server, Some(&open), &envelope),
             Action::Write { id, record, keeps, wait } => {
-                let written = write(&server, &open, (id, record), keeps.as_ref()).await;
-                let Ok(transno) = written else { return };
-                if wait != Wait::Lazy {
-                    server.runtime.env.spawn(log(server.clone(), (id, record), transno));
+                match write(&server, &open, (id, record), keeps.as_ref()).await {
+                    Ok(transno) if wait != Wait::Lazy => {
+                        server.runtime.env.spawn(log(server.clone(), (id, record), transno));
+                    }
+                    Ok(_) => {}
+                    Err(Unwritten::NoRoom) => no_room(&server, &open, (id, record)),
+                    Err(Unwritten::Failed) => return,
                 }
             }
             Action::Plan(id) => server.runtime.env.spawn(plan(server.clone(), id, open.clone())),
@@ -204,14 +207,32 @@ fn send(server: &Server, open: Option<&Open>, envelope: &Envelope) {
     }
 }
 
-/// Writes a record, with what the shard keeps afterwards. If there is no room it tries again: what
-/// was promised is not refused.
+/// Why a record was not written.
+enum Unwritten {
+    /// There is no room, and nothing is promised yet.
+    NoRoom,
+    /// The store has failed, or the server stops.
+    Failed,
+}
+
+/// Nobody relies on the operation yet: the machine refuses it.
+fn no_room(server: &Rc<Server>, open: &Open, (id, record): (TxnId, Record)) {
+    open.refusal.set(Some(Fault::NoSpace));
+    open.answers.borrow_mut().insert(server.runtime.shard, Err(Fault::NoSpace));
+    let mut actions = Vec::new();
+    server.joint.site.borrow_mut().no_room(id, record, &mut actions);
+    perform(server, actions);
+}
+
+/// Writes a record, with what the shard keeps afterwards. If there is no room for one that was
+/// promised it tries again.
 async fn write(
     server: &Rc<Server>,
     open: &Rc<Open>,
     (id, record): (TxnId, Record),
     keeps: Option<&Entry>,
-) -> Result<Transno, ()> {
+) -> Result<Transno, Unwritten> {
+    let promised = !matches!(record, Record::Started | Record::Prepared);
     let mut said = false;
     loop {
         let written = match record {
@@ -220,6 +241,7 @@ async fn write(
         };
         match written {
             Ok(transno) => return Ok(transno),
+            Err(StoreError::Fault(Fault::NoSpace)) if !promised => return Err(Unwritten::NoRoom),
             Err(StoreError::Fault(fault)) => {
                 if !std::mem::replace(&mut said, true) {
                     let text = format!("joint operation {id}: {record:?}: {fault}; trying again");
@@ -229,11 +251,11 @@ async fn write(
             }
             Err(error) => {
                 server.runtime.note_failure(&error, "writing of a joint operation");
-                return Err(());
+                return Err(Unwritten::Failed);
             }
         }
         if server.runtime.is_stopping() {
-            return Err(());
+            return Err(Unwritten::Failed);
         }
     }
 }
@@ -272,7 +294,11 @@ async fn note(
         }
         keep(txn, id, keeps, Some(&prepared.to_bytes()))
     });
-    let (_, transno) = wrote.await?;
+    let wrote = wrote.await;
+    if let (Err(_), Job::Works { made, .. }) = (&wrote, &prepared) {
+        made.iter().for_each(|&ino| server.orphans.unhold(ino));
+    }
+    let (_, transno) = wrote?;
     if let Job::Works { made, answers, .. } = &prepared {
         open.own.borrow_mut().clone_from(answers);
         server.joint.close(open, made);
