@@ -36,6 +36,8 @@ pub struct Coordinated<'a> {
     pub slot: u16,
     pub seq: u32,
     pub index: u8,
+    /// When it was tried first; `None`: this is the first time.
+    pub age: Option<Timestamp>,
     /// Outcomes of the request's earlier operations.
     pub record: &'a OutcomeRecord,
     pub principal: &'a Principal,
@@ -82,7 +84,7 @@ pub async fn coordinate(server: &Rc<Server>, asked: Coordinated<'_>, planned: Pl
     if !workers.iter().all(reached) {
         return Err(Fault::Busy);
     }
-    let Coordinated { client, slot, seq, index, record, principal, op } = asked;
+    let Coordinated { client, slot, seq, index, age, record, principal, op } = asked;
     let it = Coordination {
         client,
         slot,
@@ -91,6 +93,7 @@ pub async fn coordinate(server: &Rc<Server>, asked: Coordinated<'_>, planned: Pl
         record: Bytes(kept_results::encode(record)),
         principal: principal.clone(),
         time: planned.time,
+        age: age.unwrap_or(planned.time),
         op: lean(op),
         shares: shares.into_iter().map(|(shard, parts)| Share { shard: shard.0, parts }).collect(),
         gates: planned.gates,

@@ -1,5 +1,6 @@
 //! Carries out what the machine asks for, and brings it what happens.
 
+use std::pin::pin;
 use std::rc::Rc;
 
 use commitment::{Action, Entry, Envelope, Message, Outcome, Record, TxnId, Wait};
@@ -8,11 +9,11 @@ use proto::mds::Letter;
 use proto::wire::{Reader, Wire};
 use types::{Duration, Epoch, Fault, Ino, ShardId, Transno};
 
-use super::job::{Job, Open, Share};
+use super::job::{Asked, Job, Open, Share};
 use super::part::{self, Answer, Part};
-use super::{ANSWER_PATIENCE, GATE_PATIENCE, ask, coordinate, letter};
+use super::{ANSWER_PATIENCE, GATE_PATIENCE, OLDER_PATIENCE, ask, coordinate, letter};
 use crate::context::{Effects, OpContext, Waited};
-use crate::leases::{NO_CLIENT, open_recalled, recall};
+use crate::leases::{HeldGates, NO_CLIENT, open_recalled, recall_behind};
 use crate::ops::SERVER_PRINCIPAL;
 use crate::recovery::kept_results::OutcomeRecord;
 use crate::server::Server;
@@ -70,9 +71,9 @@ fn take_body(server: &Rc<Server>, envelope: &Envelope, body: &[u8]) -> Result<bo
     let mut reader = Reader::new(body);
     match envelope.message {
         Message::UpdateReq { .. } if !open.contains_key(&envelope.id) => {
-            let parts = Vec::<Part>::get(&mut reader).map_err(|_| Fault::Protocol)?;
+            let asked = Asked::get(&mut reader).map_err(|_| Fault::Protocol)?;
             let (gates, made, answers) = (Vec::new(), Vec::new(), Vec::new());
-            let job = Job::Works { parts, gates, made, answers };
+            let job = Job::Works { asked, gates, made, answers };
             open.insert(envelope.id, Rc::new(Open::new(job, Waited::default(), now)));
             return Ok(true);
         }
@@ -188,8 +189,9 @@ fn send(server: &Server, open: Option<&Open>, envelope: &Envelope) {
         (Message::UpdateReq { .. }, Some(open)) => match &*open.job.borrow() {
             Job::Coordinates { it } => {
                 let mine = |share: &&Share| share.shard == envelope.to.0;
-                let parts = it.shares.iter().find(mine).map(|share| share.parts.to_bytes());
-                parts.unwrap_or_default()
+                let share = it.shares.iter().find(mine);
+                let asked = |share: &Share| Asked { age: it.age, parts: share.parts.clone() };
+                share.map(|share| asked(share).to_bytes()).unwrap_or_default()
             }
             _ => return,
         },
@@ -268,7 +270,7 @@ async fn note(
     keeps: Option<&Entry>,
 ) -> Result<Transno, StoreError> {
     let job = open.job.borrow().clone();
-    let Job::Works { parts, gates, made, answers } = job else {
+    let Job::Works { asked, gates, made, answers } = job else {
         let bytes = job.to_bytes();
         let wrote = server.runtime.mfs.run(APPLY, |txn| keep(txn, id, keeps, Some(&bytes)));
         return Ok(wrote.await?.1);
@@ -280,11 +282,11 @@ async fn note(
         }
         return Ok(wrote.1);
     }
-    let mut prepared = Job::Works { parts: parts.clone(), gates, made, answers };
+    let mut prepared = Job::Works { asked: asked.clone(), gates, made, answers };
     let wrote = server.runtime.mfs.run(Cost::STEP, |txn| {
         let Job::Works { made, answers, .. } = &mut prepared else { return Ok(()) };
         made.clear();
-        for (part, answer) in parts.iter().zip(answers) {
+        for (part, answer) in asked.parts.iter().zip(answers) {
             if let Some(ino) = part::prepare(txn, part)? {
                 // At once: the reaper may look for orphans just now.
                 server.orphans.hold(ino);
@@ -332,8 +334,8 @@ async fn commit(
         Job::Coordinates { it } => {
             coordinate::commit(server, open, &it, |txn| keep(txn, id, keeps, None)).await
         }
-        Job::Works { parts, made, .. } => {
-            let ran = run_parts(server, open, (&parts, &made), |txn, answers| {
+        Job::Works { asked, made, .. } => {
+            let ran = run_parts(server, open, (&asked.parts, &made), |txn, answers| {
                 let worked = Job::Worked { answers: answers.to_vec() };
                 keep(txn, id, keeps, Some(&worked.to_bytes()))
             });
@@ -443,9 +445,10 @@ fn planned(server: &Rc<Server>, id: TxnId, open: &Open, refusal: Option<Fault>) 
     perform(server, actions);
 }
 
-async fn prepare(server: &Rc<Server>, open: &Open) -> Result<(), Fault> {
+async fn prepare(server: &Rc<Server>, open: &Rc<Open>) -> Result<(), Fault> {
     server.recovery.ended().await;
-    let Job::Works { parts, .. } = open.job.borrow().clone() else { return Err(Fault::Protocol) };
+    let Job::Works { asked, .. } = open.job.borrow().clone() else { return Err(Fault::Protocol) };
+    let parts = asked.parts;
     let mut waited = Waited::default();
     while !open.is_planned.get() {
         let (mut effects, mut done) = (Effects::default(), None);
@@ -492,9 +495,28 @@ async fn prepare(server: &Rc<Server>, open: &Open) -> Result<(), Fault> {
             continue;
         }
         waited.drop_gates();
+        let asked = (NO_CLIENT, server.runtime.env.now());
+        waited.gates = Some(enter(server, open, inos).await?);
         let (leases, evictions) = (&server.leases, &*server.evictions);
-        waited.gates = Some(recall(leases, evictions, NO_CLIENT, &effects.needs, None).await);
+        recall_behind(leases, evictions, asked, &effects.needs, None).await;
         waited.open_asked.extend(open_recalled(&effects.needs));
+    }
+    Err(Fault::Busy)
+}
+
+/// Takes the gates of a part. It gives way to an older operation that has one of them, and may be
+/// waiting for a gate that this one has on another shard.
+async fn enter(server: &Server, open: &Rc<Open>, inos: Vec<Ino>) -> Result<HeldGates, Fault> {
+    open.wants.borrow_mut().clone_from(&inos);
+    let mut entering = pin!(server.leases.enter(inos.clone()));
+    while !open.is_planned.get() {
+        let entered = server.runtime.env.timeout(OLDER_PATIENCE, entering.as_mut()).await;
+        if let Some(gates) = entered {
+            return Ok(gates);
+        }
+        if server.joint.is_behind_an_older(open, &inos) {
+            break;
+        }
     }
     Err(Fault::Busy)
 }

@@ -41,12 +41,24 @@ wire_struct! {
         pub principal: Principal,
         /// The time of the operation.
         pub time: Timestamp,
+        /// When it was tried first.
+        pub age: Timestamp,
         /// The operation.
         pub op: Op,
         /// What other shards do.
         pub shares: Vec<Share>,
         /// Inodes of this shard whose gates it holds.
         pub gates: Vec<Ino>,
+    }
+}
+
+wire_struct! {
+    /// What a worker is asked for.
+    pub struct Asked {
+        /// When the operation was tried first.
+        pub age: Timestamp,
+        /// The worker's parts.
+        pub parts: Vec<Part>,
     }
 }
 
@@ -57,7 +69,7 @@ wire_enum! {
         Coordinates = 1 { it: Coordination, },
         /// The shard is a worker, and has not committed. `made`: orphans that its parts need, made
         /// with PREPARED. `answers`: what it has answered.
-        Works = 2 { parts: Vec<Part>, gates: Vec<Ino>, made: Vec<Ino>, answers: Vec<Answer>, },
+        Works = 2 { asked: Asked, gates: Vec<Ino>, made: Vec<Ino>, answers: Vec<Answer>, },
         /// The shard is a worker that has committed (1PC).
         Worked = 3 { answers: Vec<Answer>, },
     }
@@ -96,12 +108,21 @@ impl Job {
 }
 
 impl Job {
+    /// When the operation was tried first; `None`: it holds nothing any more.
+    pub fn age(&self) -> Option<Timestamp> {
+        match self {
+            Job::Coordinates { it } => Some(it.age),
+            Job::Works { asked, .. } => Some(asked.age),
+            Job::Worked { .. } => None,
+        }
+    }
+
     /// Does the operation give the directory `ino` another parent?
     pub fn reparents(&self, ino: Ino) -> bool {
         let moves = |part: &Part| matches!(part, Part::Move { it } if it.reparents(ino));
         match self {
             Job::Coordinates { it } => it.shares.iter().any(|share| share.parts.iter().any(moves)),
-            Job::Works { parts, .. } => parts.iter().any(moves),
+            Job::Works { asked, .. } => asked.parts.iter().any(moves),
             Job::Worked { .. } => false,
         }
     }
@@ -118,6 +139,8 @@ pub struct Open {
     pub waited: RefCell<Waited>,
     /// Gates of inodes that it has made, which nobody can have found before.
     pub made: RefCell<Option<HeldGates>>,
+    /// Inodes whose gates it holds or waits for, as a worker.
+    pub wants: RefCell<Vec<Ino>>,
     /// Inodes that nobody reads before it has ended, so that nobody sees it half done.
     pub closed: RefCell<Vec<Ino>>,
     /// What is still to do, in order.
@@ -149,6 +172,7 @@ impl Open {
             job: RefCell::new(job),
             waited: RefCell::new(waited),
             made: RefCell::default(),
+            wants: RefCell::default(),
             closed: RefCell::default(),
             queue: RefCell::default(),
             is_running: Cell::new(false),

@@ -53,6 +53,9 @@ use crate::runtime::Runtime;
 
 /// How long a part waits at a worker for gates and for clients, before it is refused.
 const GATE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a part waits at a gate for an operation that is older. They may wait for each other on
+/// two shards: the older one gets both gates.
+const OLDER_PATIENCE: Duration = Duration::from_millis(50);
 /// How long an operation waits for an answer before the machine is asked what to do.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(7);
 
@@ -151,7 +154,18 @@ impl Joint {
             }
         }
         open.waited.borrow_mut().gates = None;
+        open.wants.borrow_mut().clear();
         *open.made.borrow_mut() = None;
+    }
+
+    /// Does an older operation hold the gate of one of these, or wait there?
+    fn is_behind_an_older(&self, one: &Rc<Open>, inos: &[Ino]) -> bool {
+        let Some(age) = one.job.borrow().age() else { return false };
+        let meets = |of: &RefCell<Vec<Ino>>| of.borrow().iter().any(|ino| inos.contains(ino));
+        self.open.borrow().values().filter(|it| !Rc::ptr_eq(it, one)).any(|it| {
+            let older = it.job.borrow().age().is_some_and(|other| other < age);
+            older && (meets(&it.wants) || meets(&it.closed))
+        })
     }
 
     /// Has the namespace other shards?
@@ -160,9 +174,10 @@ impl Joint {
     }
 
     /// How long a request waits before it asks again for what a shard has refused as busy. Each
-    /// time is another one, so that two that refuse each other do not meet again.
-    pub fn pause(&self, env: &Env) -> Duration {
-        Duration::from_millis(10 + env.random_u64() % 100)
+    /// time is another one, so that two that refuse each other do not meet again. It grows with the
+    /// tries: what is in the way may be waiting for a server that is away.
+    pub fn pause(&self, env: &Env, tries: u32) -> Duration {
+        Duration::from_millis((10 + env.random_u64() % 100) << tries.min(3))
     }
 
     /// Is it a shard of this namespace, another than this server's?

@@ -29,7 +29,7 @@ pub use self::gates::{HeldGates, RENAME_GATE};
 pub use self::glimpse::{Glimpsed, glimpse};
 use self::hand_overs::HandOvers;
 use self::pressure::LeasePressure;
-pub use self::recall::{CHECK_INTERVAL, NO_CLIENT, Need, open_recalled, recall};
+pub use self::recall::{CHECK_INTERVAL, NO_CLIENT, Need, open_recalled, recall, recall_behind};
 use crate::runtime::Runtime;
 use crate::sessions::{Session, Sessions};
 

@@ -6,7 +6,7 @@
 //! - the server evicts a client that others wait for once it has been silent for a lease, and at
 //!   once if its process is known to have ended.
 
-use types::{ClientId, Duration, HeldRange, Ino, Rights};
+use types::{ClientId, Duration, HeldRange, Ino, Instant, Rights};
 
 use super::{Evictor, HeldGates, Leases};
 use crate::sessions::Session;
@@ -37,11 +37,23 @@ pub async fn recall(
     needs: &[Need],
     waiter: Option<&Session>,
 ) -> HeldGates {
-    let runtime = &leases.runtime;
-    let asked = runtime.env.now();
-    let mut hands_over = false;
+    let asked = leases.runtime.env.now();
     let inos = needs.iter().map(|need| need.ino).collect();
     let gates = leases.gates.enter(inos, (client, asked)).await;
+    recall_behind(leases, evictor, (client, asked), needs, waiter).await;
+    gates
+}
+
+/// The same of an operation that holds the gates and has waited since `asked`.
+pub async fn recall_behind(
+    leases: &Leases,
+    evictor: &impl Evictor,
+    (client, asked): (ClientId, Instant),
+    needs: &[Need],
+    waiter: Option<&Session>,
+) {
+    let runtime = &leases.runtime;
+    let mut hands_over = false;
     for need in needs.iter().filter(|need| !need.take.is_empty()) {
         let mut table = leases.table.borrow_mut();
         let mut recalls = table.recall(client, need.ino, need.take);
@@ -71,7 +83,7 @@ pub async fn recall(
             if hands_over {
                 leases.hand_overs.note(runtime.env.now().since(asked));
             }
-            return gates;
+            return;
         }
         if !logged && runtime.env.now().since(begun) > runtime.config.lease {
             logged = true;

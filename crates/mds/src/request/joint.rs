@@ -14,6 +14,10 @@ use crate::joint::{self, Coordinated, Planned};
 pub(super) struct Joining {
     /// It is joint, and this is its plan.
     pub(super) planned: Option<Planned>,
+    /// When it was planned first.
+    pub(super) first_try: Option<Timestamp>,
+    /// How often it was tried again.
+    pub(super) tries: Cell<u32>,
     /// Another shard could not be asked: it begins anew.
     pub(super) asked_in_vain: Cell<bool>,
     /// All shards have agreed on it.
@@ -67,8 +71,11 @@ impl Execution {
         let Some(planned) = self.joining.planned.take() else {
             return self.joining.asked_in_vain.take();
         };
+        let time = planned.time;
         *run = self.coordinate(index, op, planned).await;
         self.joining.was_joint.set(run.is_ok());
+        // The next try is as old as this one.
+        self.joining.first_try.get_or_insert(time);
         matches!(run, Err(Fault::Busy))
     }
 
@@ -76,7 +83,9 @@ impl Execution {
     /// operation has held.
     pub(super) async fn pause_before_another_try(&self) {
         let env = &self.server.runtime.env;
-        self.worker.away(env.sleep(self.server.joint.pause(env))).await;
+        let tries = self.joining.tries.get();
+        self.joining.tries.set(tries + 1);
+        self.worker.away(env.sleep(self.server.joint.pause(env, tries))).await;
     }
 
     /// Has all shards do what they have to of a joint operation.
@@ -92,6 +101,7 @@ impl Execution {
             slot: self.request.slot,
             seq: self.request.seq,
             index: index as u8,
+            age: self.joining.first_try,
             record: &self.record,
             principal: &self.request.principal,
             op,

@@ -240,6 +240,47 @@ fn names_are_exchanged_wherever_they_lead() {
 }
 
 #[test]
+fn opposite_streams_of_moves_both_go_on() {
+    for (seed, protocol) in (50..).zip(Protocol::ALL) {
+        run(seed, 2, protocol, |bed| async move {
+            let c = bed.client("c").await;
+            let dirs = [c.mkdir_on(0, ROOT, "a").await, c.mkdir_on(1, ROOT, "b").await];
+            const MOVES: usize = 20;
+            for (at, &dir) in dirs.iter().enumerate() {
+                for nth in 0..MOVES {
+                    c.file(dir, &format!("f{at}.{nth}")).await.unwrap();
+                    c.mkdir(dir, &format!("d{at}.{nth}")).await.unwrap();
+                }
+            }
+            let begun = bed.env.now();
+            let longest: Rc<RefCell<Vec<Duration>>> = Rc::default();
+            for at in 0..2 {
+                let (c, env) = (bed.client(&format!("c{at}")).await, bed.env.clone());
+                let (from, to, longest) = (dirs[at], dirs[1 - at], longest.clone());
+                bed.env.spawn(async move {
+                    let mut most = Duration::ZERO;
+                    for name in
+                        (0..MOVES).flat_map(|nth| [format!("f{at}.{nth}"), format!("d{at}.{nth}")])
+                    {
+                        let since = env.now();
+                        c.rename((from, &name), (to, &name)).await.unwrap();
+                        most = most.max(env.now().since(since));
+                    }
+                    longest.borrow_mut().push(most);
+                });
+            }
+            while longest.borrow().len() < 2 {
+                bed.env.sleep(Duration::from_millis(10)).await;
+            }
+            // Nobody has waited until patience ended.
+            let (longest, all) = (longest.take(), bed.env.now().since(begun));
+            let most = Duration::from_secs(2);
+            assert!(longest.iter().all(|&it| it < most), "{protocol:?}: {longest:?} of {all:?}");
+        });
+    }
+}
+
+#[test]
 fn moves_into_each_other_make_no_circle() {
     for seed in 60..90 {
         run(seed, 3, Protocol::ALL[seed as usize % 4], |bed| async move {
