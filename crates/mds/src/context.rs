@@ -258,11 +258,11 @@ impl OpContext<'_> {
         Err(Fault::Busy.into())
     }
 
-    /// Attributes of an inode that exists. A reply that it does not exist depends on its removal.
+    /// Passes if no joint operation would be seen half done.
     ///
     /// # Errors
-    /// `Stale`.
-    pub fn attr(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+    /// Ends the attempt.
+    pub fn is_open_to_readers(&mut self, ino: Ino) -> Result<(), Stop> {
         let own = self.waited.gates.as_ref().is_some_and(|gates| gates.cover(&[ino]));
         if !own && self.server.joint.is_closed(ino) {
             // A replay waits, too: a restart may have found the operation before it.
@@ -270,6 +270,15 @@ impl OpContext<'_> {
             self.effects.missing = true;
             self.ready()?;
         }
+        Ok(())
+    }
+
+    /// Attributes of an inode that exists. A reply that it does not exist depends on its removal.
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub fn attr(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+        self.is_open_to_readers(ino)?;
         let attr =
             if self.server.orphans.is_freeing(ino) { None } else { txn.names().attr(ino)? };
         if attr.is_none() {

@@ -353,7 +353,7 @@ impl Execution {
             Op::Zones {} => self.zones().await,
             Op::Servers {} => self.servers(),
             Op::Tell { letters } => {
-                hear(&self.server, letters)?;
+                hear(&self.server, &self.session, letters)?;
                 Ok(OpReply::Done {})
             }
             Op::Commit { .. } => self.commit(index, op).await,

@@ -17,6 +17,7 @@ use crate::leases::{HeldGates, NO_CLIENT, open_recalled, recall_behind};
 use crate::ops::SERVER_PRINCIPAL;
 use crate::recovery::kept_results::OutcomeRecord;
 use crate::server::Server;
+use crate::sessions::Session;
 
 /// Pause before a write is tried again that had no room.
 const RETRY: Duration = Duration::from_millis(100);
@@ -38,11 +39,13 @@ pub fn reached(server: &Rc<Server>, shard: ShardId, epoch: Epoch) {
 /// Letters have come from another shard.
 ///
 /// # Errors
-/// `Protocol`: one of them is not to be understood, or not from a server of this namespace.
-pub fn hear(server: &Rc<Server>, letters: &[Letter]) -> Result<(), Fault> {
+/// `Protocol`: one of them is not to be understood, not from a server of this namespace, or of
+/// another shard than that for which the session's server has spoken before.
+pub fn hear(server: &Rc<Server>, session: &Session, letters: &[Letter]) -> Result<(), Fault> {
     for letter in letters {
-        if !server.joint.is_peer(ShardId(letter.from)) || ShardId(letter.to) != server.runtime.shard
-        {
+        let (from, to) = (ShardId(letter.from), ShardId(letter.to));
+        let is_for_me = to == server.runtime.shard;
+        if !is_for_me || !server.joint.is_peer(from) || !session.speaks_for(from) {
             return Err(Fault::Protocol);
         }
         if let Some(aside) = letter::aside(letter) {

@@ -79,6 +79,7 @@ pub fn read_dir(
     for entry in found {
         let mut leased = None;
         if page.plus {
+            cx.is_open_to_readers(entry.ino)?;
             let attr = match entry.attr {
                 Some(attr) => Some(attr),
                 None => txn.names().attr(entry.ino)?,

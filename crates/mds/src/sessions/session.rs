@@ -14,7 +14,7 @@ use proto::lease_server::Recall;
 use proto::mds::{COMMITTED_PUSHES, DataAttr, Mds, Message, Push};
 use session::server::{SLOTS_ALL, SessionIdentity, SessionState};
 use types::limits::PAGS_MAX;
-use types::{HashMap, Instant, PagId, Transno};
+use types::{HashMap, Instant, PagId, ShardId, Transno};
 
 const _: () = assert!(SLOTS_ALL <= 128, "a slot is a bit of a u128");
 
@@ -33,6 +33,8 @@ pub struct Session {
     glimpses: RefCell<HashMap<u64, OneSender<Option<DataAttr>>>>,
     granting: Cell<u128>,
     held_back: RefCell<VecDeque<(u128, Recall)>>,
+    /// Of another metadata server: the shard for which it has spoken.
+    shard: Cell<Option<ShardId>>,
 }
 
 impl Deref for Session {
@@ -61,7 +63,15 @@ impl Session {
             glimpses: RefCell::default(),
             granting: Cell::new(0),
             held_back: RefCell::default(),
+            shard: Cell::new(None),
         }
+    }
+
+    /// May the session's server speak for this shard? It speaks for the same one for ever.
+    pub fn speaks_for(&self, shard: ShardId) -> bool {
+        let known = self.shard.get().unwrap_or(shard);
+        self.shard.set(Some(known));
+        known == shard
     }
 
     /// Has the server seen the client's lock on a data device? Then the client's process has ended

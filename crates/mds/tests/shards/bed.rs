@@ -12,6 +12,7 @@ use mfs::mkfs::{FormatOptions, PagFormat};
 use mfs::open::OpenOptions;
 use mfs::{Features, Mfs};
 use proto::mds::*;
+use proto::message::METADATA_SERVER;
 use proto::placement::ATTRIBUTE;
 use proto::slots::SlotClass;
 use proto::wire::Bytes;
@@ -147,6 +148,14 @@ impl Bed {
         Client { sessions, _ears: ears }
     }
 
+    /// A session such as another metadata server has.
+    pub async fn server_session(&self, shard: u8) -> Rc<Session<Mds>> {
+        let env = self.world.node("server");
+        let mut config = SessionConfig::new::<Mds>(vec![format!("mds{shard}:1")], "home");
+        config.role = METADATA_SERVER;
+        Session::open(env, config, Rc::<Shared>::default()).await.unwrap()
+    }
+
     /// Ends all servers and checks every shard, and whether they agree.
     async fn check(&self) {
         // What workers write last waits for other writes.
@@ -199,6 +208,14 @@ impl Events<Mds> for Ear {
 pub struct Client {
     pub sessions: Vec<Rc<Session<Mds>>>,
     _ears: Vec<Rc<Ear>>,
+}
+
+/// Sends letters as a metadata server does.
+pub async fn tell(session: &Rc<Session<Mds>>, letters: Vec<Letter>) -> Result<OpReply, Fault> {
+    let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
+    let ops = vec![Op::Tell { letters }];
+    let call = Call { ops, principal, sync: false, class: SlotClass::Ordinary };
+    session.call(call).await?.results[0].clone()
 }
 
 pub fn name(text: &str) -> Name {
@@ -276,6 +293,19 @@ impl Client {
         let made = self.mkdir(dir, text).await.unwrap();
         assert_eq!(made.shard(), ShardId(shard));
         made
+    }
+
+    /// Names of a directory, with the links of what they lead to.
+    pub async fn list(&self, dir: Ino) -> Vec<(Ino, u32)> {
+        let (want, want_dir) = (Rights::empty(), Rights::empty());
+        let op = Op::ReadDir { dir, cookie: 0, max: 100, plus: true, want, want_dir };
+        match self.call(dir, op).await {
+            Ok(OpReply::Entries { entries, .. }) => entries
+                .into_iter()
+                .map(|entry| (entry.ino, entry.leased.map_or(0, |leased| leased.attr.nlink)))
+                .collect(),
+            reply => panic!("{reply:?}"),
+        }
     }
 
     pub async fn links(&self, ino: Ino) -> u32 {

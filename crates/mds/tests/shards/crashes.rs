@@ -160,3 +160,46 @@ fn directory_stays_open_while_the_server_of_new_ones_is_away() {
         assert_eq!(c.lookup(ROOT, "d").await, Ok(*made.borrow()));
     });
 }
+
+#[test]
+fn listing_with_attributes_waits_for_what_a_joint_operation_has_closed() {
+    let mut waited = 0;
+    for at in (900..3300).step_by(200) {
+        let waits: Rc<RefCell<bool>> = Rc::default();
+        let seen = waits.clone();
+        run(at, 2, Protocol::EarlyPrepare, |bed| async move {
+            let c = bed.client("c").await;
+            let here = c.mkdir_on(0, ROOT, "here").await;
+            let there = c.mkdir_on(1, ROOT, "there").await;
+            let file = c.file(here, "f").await.unwrap();
+            let doer = c.clone();
+            bed.env.spawn(async move { _ = doer.link(file, there, "g").await });
+            bed.env.sleep(Duration::from_micros(at)).await;
+            bed.kill(1);
+            bed.env.sleep(Duration::from_millis(20)).await;
+            let answers: Rc<RefCell<Vec<u32>>> = Rc::default();
+            let (reader, noted) = (c.clone(), answers.clone());
+            bed.env.spawn(async move {
+                let links = reader.links(file).await;
+                noted.borrow_mut().push(links);
+            });
+            let (reader, noted) = (c.clone(), answers.clone());
+            bed.env.spawn(async move {
+                let links = reader.list(here).await[0].1;
+                noted.borrow_mut().push(links);
+            });
+            bed.env.sleep(Duration::from_millis(500)).await;
+            let early = answers.borrow().len();
+            assert!(early == 0 || early == 2, "one of two readers waits");
+            *seen.borrow_mut() = early == 0;
+            bed.start(1).await;
+            while answers.borrow().len() < 2 {
+                bed.env.sleep(Duration::from_millis(20)).await;
+            }
+            assert_eq!(answers.borrow()[0], answers.borrow()[1]);
+            bed.env.sleep(Duration::from_secs(10)).await;
+        });
+        waited += u32::from(*waits.borrow());
+    }
+    assert!(waited > 0, "the file was never closed");
+}

@@ -1,6 +1,8 @@
 //! Names that lead to other shards.
 
 use commitment::Protocol;
+use proto::mds::{JointId, Letter, OpReply};
+use proto::wire::Bytes;
 use types::*;
 
 use crate::bed::*;
@@ -119,4 +121,32 @@ fn file_moves_to_another_shard_and_back_over_another() {
             assert_eq!(c.unlink(here, "again").await.unwrap().nlink, 0);
         });
     }
+}
+
+#[test]
+fn letters_of_two_shards_over_one_session_are_refused() {
+    run(6, 3, Protocol::OnePhase, |bed| async move {
+        let server = bed.server_session(0).await;
+        // They are to an epoch that is over, and change nothing.
+        let letter = |from, to| Letter {
+            from,
+            from_epoch: Epoch(1),
+            to,
+            to_epoch: Epoch(0),
+            id: JointId { coordinator: from, epoch: Epoch(1), number: 1 },
+            protocol: 4,
+            forced: 0,
+            lazy: 0,
+            messages: 0,
+            message: 9,
+            oldest: None,
+            body: Bytes::default(),
+        };
+        let tell = async |letters| tell(&server, letters).await;
+        assert_eq!(tell(vec![letter(7, 0)]).await, Err(Fault::Protocol));
+        assert_eq!(tell(vec![letter(1, 2)]).await, Err(Fault::Protocol));
+        assert_eq!(tell(vec![letter(1, 0), letter(1, 0)]).await, Ok(OpReply::Done {}));
+        assert_eq!(tell(vec![letter(2, 0)]).await, Err(Fault::Protocol));
+        assert_eq!(tell(vec![letter(1, 0)]).await, Ok(OpReply::Done {}));
+    });
 }
