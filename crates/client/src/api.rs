@@ -5,7 +5,9 @@ use std::rc::Rc;
 use env::IoBuf;
 use proto::commit::CommitPolicy;
 use proto::prealloc::Allocation;
-use types::{Attr, ClientId, Duration, FileKind, Ino, Name, PagId, Timestamp, Transno};
+use types::{
+    Attr, ClientId, Duration, Epoch, FileKind, Ino, Name, PagId, ServerId, Timestamp, Transno,
+};
 
 pub use crate::boundary::LocalFuture;
 use crate::pages::Reading;
@@ -456,6 +458,25 @@ pub struct ClientStatus {
     pub recalls: u64,
     /// Sessions lost by eviction.
     pub evictions: u64,
+}
+
+/// What a client's session with one metadata server is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerSession {
+    /// The server.
+    pub server: ServerId,
+    /// The client's number there; 0 while it has no session.
+    pub client: ClientId,
+    /// The server's epoch.
+    pub epoch: Epoch,
+    /// Requests without an answer.
+    pub in_flight: usize,
+    /// Answered requests kept for replay.
+    pub replay: usize,
+    /// How often this session was lost by eviction.
+    pub evictions: u64,
+    /// What is left of its lease.
+    pub lease_left: Duration,
 }
 
 /// A data device as a client sees it.

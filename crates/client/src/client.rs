@@ -5,10 +5,12 @@ use std::rc::Rc;
 use env::Env;
 use env::sync::first;
 use proto::mds::Mds;
+use session::client::Session;
 use types::{ClientId, Duration, Fault, FileKind, HeldRange, Ino, Rights};
 
 use crate::api::{
     Caller, ClientConfig, ClientStatus, ConnectError, DeviceStatus, Kernel, LocalFuture,
+    ServerSession,
 };
 use crate::boundary::{CommitCounts, DataHalf};
 use crate::core::Core;
@@ -258,6 +260,23 @@ impl Client {
     /// Its number at the server; 0 while it has no session.
     pub fn number(&self) -> ClientId {
         self.core.rpc.home().client()
+    }
+
+    /// The sessions with all metadata servers, in the order of their numbers.
+    pub fn sessions(&self) -> Vec<ServerSession> {
+        let of = |session: &Rc<Session<Mds>>| {
+            let status = session.status();
+            ServerSession {
+                server: session.server(),
+                client: status.client,
+                epoch: status.epoch,
+                in_flight: status.in_flight,
+                replay: status.replay,
+                evictions: status.evictions,
+                lease_left: session.lease_left(),
+            }
+        };
+        self.core.rpc.all().iter().map(of).collect()
     }
 
     /// The rights that the client relies on while its lease is good, by inode.

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use commitment::Protocol;
+use commitment::{Guards, Protocol};
 use proto::mds::{Mds, ServerInfo};
 use proto::message::{Peer, Versions};
 use session::client::ReadClientKeys;
@@ -76,6 +76,9 @@ pub struct Config {
     /// How shards agree on an operation. One phase is for two of them: more agree by early
     /// prepare.
     pub protocol: Protocol,
+    /// What protects operations of several shards; only a test that shows that each part is needed
+    /// leaves any out.
+    pub guards: Guards,
     /// What the status says of the servers that stand by; `None`: there are none.
     pub membership: Option<MembershipReport>,
     /// Receives the log lines.
@@ -107,6 +110,7 @@ impl Config {
             own_host: String::new(),
             servers: Vec::new(),
             protocol: Protocol::OnePhase,
+            guards: Guards::ALL,
             membership: None,
             log: Rc::new(|_| {}),
             observer: None,

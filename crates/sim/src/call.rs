@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use client::{Client, OpenFlags};
-use types::{Attr, Fault, FileKind, Ino};
+use types::{Attr, Fault, FileKind, Ino, ShardId};
 
 /// A name from the small set that the workload uses.
 pub type NameNo = u8;
@@ -53,6 +53,19 @@ pub struct At {
     pub dir: Ino,
     /// Name.
     pub name: NameNo,
+}
+
+/// The shard of numbers that a judge guesses, for inodes that nobody has seen.
+const UNSEEN: ShardId = ShardId(u8::MAX);
+
+/// Does a shard have the inode? What nobody has seen may be anywhere.
+pub fn is_of(shard: ShardId, ino: Ino) -> bool {
+    ino.shard() == shard || ino.shard() == UNSEEN
+}
+
+/// Are the inodes certainly on different shards?
+pub fn are_apart(one: Ino, other: Ino) -> bool {
+    one.shard() != other.shard() && one.shard() != UNSEEN && other.shard() != UNSEEN
 }
 
 /// One atomic step of an application.
@@ -186,8 +199,9 @@ pub enum Op {
     Left(Ino, FileNo),
     /// Everything that this client wrote to the file is durable.
     Fsync(Ino, FileNo),
-    /// Every change of names and attributes that this client made is durable.
-    SyncNames,
+    /// Every change of names and attributes that this client made at the server of a shard is
+    /// durable.
+    SyncNames(ShardId),
     /// Everything that this client did is durable.
     SyncAll,
     /// Not by an application: the client's session is over. Its locks and opens are gone. A part of
@@ -206,6 +220,8 @@ pub enum Op {
         /// Position at which the client first began something in its next session, if that was
         /// before the loss was recorded.
         next: Option<u64>,
+        /// The shard with whose server the session was. Only what that has is concerned.
+        shard: ShardId,
     },
     /// Not by an application: the data devices have carried out everything that they had when they
     /// stalled.
@@ -256,9 +272,39 @@ impl Op {
                 | Op::GetXattr(_)
                 | Op::ReadLink(_)
                 | Op::Fsync(..)
-                | Op::SyncNames
+                | Op::SyncNames(_)
                 | Op::SyncAll
         )
+    }
+
+    /// The shard whose server executes it, or keeps the content that it edits; `None`: it names
+    /// nothing.
+    pub fn executed_at(&self) -> Option<ShardId> {
+        let ino = match self {
+            Op::Lookup(at) | Op::Make(at, _) | Op::Symlink(at, _) | Op::Create { at, .. } => at.dir,
+            Op::Link(_, at) | Op::Unlink(at) | Op::Rmdir(at) => at.dir,
+            Op::Rename { from, .. } => from.dir,
+            Op::TmpFile(ino, _) | Op::Open(ino, _) | Op::Close(ino, _) | Op::Left(ino, _) => *ino,
+            Op::GetAttr(ino) | Op::ReadLink(ino) | Op::GetXattr(ino) | Op::End(ino, _) => *ino,
+            Op::Truncate(ino, _) | Op::SetMode(ino, _) | Op::SetXattr(ino, _) => *ino,
+            Op::Read { ino, .. } | Op::Write { ino, .. } | Op::Allocate { ino, .. } => *ino,
+            Op::SetOwner { ino, .. } | Op::Lock { ino, .. } | Op::Tried { ino, .. } => *ino,
+            Op::GivenBack(ino, _) | Op::Fsync(ino, _) | Op::Unwritten(ino) => *ino,
+            Op::Damaged { ino, .. } => *ino,
+            Op::SyncNames(shard) | Op::Lost { shard, .. } => return Some(*shard),
+            Op::SyncAll | Op::Settled | Op::LostPower { .. } => return None,
+        };
+        Some(ino.shard())
+    }
+
+    /// May it concern two shards, as far as it says itself?
+    pub fn may_be_joint(&self) -> bool {
+        match self {
+            Op::Make(_, kind) => *kind == FileKind::Directory,
+            Op::Link(ino, at) => ino.shard() != at.dir.shard(),
+            Op::Unlink(_) | Op::Rmdir(_) | Op::Rename { .. } => true,
+            _ => false,
+        }
     }
 
     /// Is it read-only?

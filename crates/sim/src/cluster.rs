@@ -1,38 +1,34 @@
-//! A metadata server, its disks and the nodes of clients in a simulated world.
+//! Metadata servers, their disks and the nodes of clients in a simulated world. What each server
+//! has of its own is in `shards.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
+use commitment::{Guards, Protocol};
 use client::{Caller, Client, ClientConfig, Kernel, NoKernel};
 use env::sim::{
-    DiskAction, DiskEvent, DiskObservation, SimDisk, SimOptions, SimRng, SimWorld, watch_disks,
+    DiskAction, SimDisk, SimOptions, SimRng, SimWorld,
 };
 use env::{Disk, DiskOptions, Env};
 use mds::fence::Fence;
-use mds::{CommittedBlocks, Executed, Introspection, Observer};
 use mfs::SlotFeatures;
 use mfs::fsck::FsckOptions;
 use mfs::{
-    Cost, Feature, Features, FormatOptions, LayoutLimits, MapLimits, Mfs, OpenOptions, PagFormat,
-    SlotSize, Stop, StoreError, Txn,
+    Cost, Feature, Features, FormatOptions, Mfs, OpenOptions, PagFormat, SlotSize, StoreError,
 };
 use proto::commit::CommitPolicy;
-use proto::mds::Reply;
 use proto::prealloc::Allocation;
-use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, Transno, Uuid};
+use types::limits::BLOCK_U64;
+use types::{Duration, Ino, Instant, PagId, ShardId, Uuid};
 
 use crate::drain_state::Drains;
 use crate::events::{Event, Events};
 use crate::fences::{self, SimFence, SwitchOff};
-use crate::invariant::Invariant;
 use crate::keys::Keys;
-use crate::log_lines::{parse_eviction, parse_unflushed};
 pub use crate::servers::SERVER;
 use crate::servers::Standing;
+use crate::shards::Shard;
 use crate::target_state::Targets;
 use crate::zones::{self, Disks, Drawn, Sizes};
 
@@ -42,24 +38,23 @@ pub(crate) const LOG_BYTES: u64 = 4 << 20;
 const LOG_LEFT: u64 = 256 << 10;
 /// A setting without a meaning.
 const UNUSED_SETTING: u32 = u32::MAX;
-const CACHE_BYTES: usize = 8 << 20;
+pub(crate) const CACHE_BYTES: usize = 8 << 20;
 pub(crate) const FS: &str = "sim";
 /// Most extra latency of a connection and its bytes a second, if connections are uneven.
 const DETOUR: Duration = Duration::from_millis(20);
 const BANDWIDTH: u64 = 4 << 20;
 /// Most drift of a clock in millionths: two clocks drift apart by up to a tenth.
 const DRIFT: u64 = 50_000;
-/// After this time a server that ended by itself is restarted.
-const RESTART_DELAY: Duration = Duration::from_millis(100);
-/// The same while a data device is dead for it, since it may end again.
-const DEAD_RESTART_DELAY: Duration = Duration::from_secs(2);
-/// Most orphans that a look reads.
-const ORPHANS: usize = 1000;
 /// The usual lease.
 pub const LEASE: Duration = Duration::from_secs(5);
 
-/// The name of the metadata device.
+/// The name of the metadata device of the first shard.
 pub(crate) const META: &str = "meta";
+
+/// The name of a shard's metadata device.
+pub(crate) fn meta_name(shard: ShardId) -> String {
+    if shard.0 == 0 { META.to_owned() } else { format!("{META}{shard}") }
+}
 
 /// Is it the node of a server?
 pub(crate) fn is_server(node: &str) -> bool {
@@ -106,15 +101,15 @@ pub struct Cluster {
     pub commit: CommitPolicy,
     /// Requests that the server works on at once; `None`: all.
     pub workers: Option<usize>,
-    disks: Rc<RefCell<Disks>>,
-    /// Starts of the server so far.
+    pub(crate) disks: Rc<RefCell<Disks>>,
+    /// Starts of all servers so far.
     pub starts: Rc<Cell<u64>>,
-    /// When the server was last killed or restarted.
-    pub restarted: Rc<Cell<Option<Instant>>>,
-    /// Kills of the server so far.
-    kills: Rc<Cell<u64>>,
-    /// The epoch of the running server; 0 without one.
-    pub epoch: Rc<Cell<u32>>,
+    /// What each shard's server has.
+    pub(crate) shards: Rc<Vec<Shard>>,
+    /// How the servers of several shards agree.
+    pub protocol: Protocol,
+    /// What protects what they agree on.
+    pub guards: Guards,
     /// How many devices fail now: the server may end by itself, and is restarted. `failed`: when
     /// one last did.
     failing: Rc<Cell<usize>>,
@@ -124,14 +119,10 @@ pub struct Cluster {
     pub out_of_room_at: Rc<Cell<Option<Instant>>>,
     failed: Rc<Cell<Option<Instant>>>,
     /// Requests that the data devices failed, by node, since its present run began.
-    failed_requests: Rc<RefCell<FailedRequests>>,
-    /// The store of the running server.
-    store: Rc<RefCell<Option<Mfs>>>,
+    pub(crate) failed_requests: Rc<RefCell<FailedRequests>>,
     /// A fence may switch clients' hosts off, by this.
-    switch_off: Rc<RefCell<Option<SwitchOff>>>,
-    /// The introspection of the running server.
-    ledger: Rc<RefCell<Option<Introspection>>>,
-    /// Servers that stand by for each other; `None`: there is one server.
+    pub(crate) switch_off: Rc<RefCell<Option<SwitchOff>>>,
+    /// Servers that stand by for each other; `None`: there are none.
     pub(crate) standing: Option<Rc<Standing>>,
     /// Drains of data zones.
     pub(crate) drains: Drains,
@@ -139,40 +130,6 @@ pub struct Cluster {
     pub(crate) targets: Rc<Targets>,
     /// The stream of the run, which gets what happens here.
     pub events: Events,
-}
-
-/// Passes on what the server reports, as long as it is not replaced: what a replaced one does after
-/// that is lost with it.
-struct ServerObserver {
-    events: Events,
-    /// The servers of which it is one, and the run of its node.
-    among: Option<(Rc<Standing>, u32)>,
-}
-
-impl ServerObserver {
-    fn emit(&self, event: Event<'_>) {
-        if self.among.as_ref().is_none_or(|(standing, run)| standing.is_owner(*run)) {
-            self.events.emit(event);
-        }
-    }
-}
-
-impl Observer for ServerObserver {
-    fn took_effect(&self, client: ClientId, asked: &proto::mds::Op, transno: Option<Transno>) {
-        self.emit(Event::TookEffect { client, asked, transno });
-    }
-
-    fn executed(&self, executed: Executed) {
-        self.emit(Event::Executed(executed));
-    }
-
-    fn commits(&self, pointed: &CommittedBlocks<'_>) {
-        self.emit(Event::Commits(*pointed));
-    }
-
-    fn answers(&self, _: ClientId, reply: &Reply, durable: bool) {
-        self.emit(Event::Answers { reply, durable });
-    }
 }
 
 /// Format options of the file system.
@@ -206,11 +163,12 @@ impl Format {
     }
 }
 
-/// A freshly formatted metadata zone.
-fn formatted(sizes: &Sizes, made: Format) -> SimDisk {
+/// A freshly formatted metadata zone, of a shard if there are several.
+fn formatted(sizes: &Sizes, made: Format, of: Option<ShardId>) -> SimDisk {
     let world = SimWorld::new(1);
     let disk = world.disk(META, sizes.meta * BLOCK_U64);
-    let pags = zones::zones(sizes.data.len()).zip(&sizes.data);
+    let shard = of.unwrap_or_default();
+    let pags = zones::of_shard(shard, sizes.data.len()).zip(&sizes.data);
     let pags = pags.map(|(id, &blocks)| PagFormat::whole(id, zones::uuid(id), blocks)).collect();
     let format = FormatOptions {
         name: FS.into(),
@@ -223,16 +181,21 @@ fn formatted(sizes: &Sizes, made: Format) -> SimDisk {
     world.run(|env| async move {
         let options = DiskOptions { write: true, exclusive: true };
         let disk = env.open_disk(META, options).await.expect("the disk is there");
-        Mfs::format(&env, &disk, &format).await.expect("an empty disk can be formatted");
-        use_the_log(&env, &disk).await.expect("a formatted disk can be used");
+        let formatted = Mfs::format_shard(&env, &disk, shard, &format).await;
+        formatted.expect("an empty disk can be formatted");
+        use_the_log(&env, &disk, of.is_some()).await.expect("a formatted disk can be used");
     });
     disk
 }
 
-/// Writes the log nearly to its end, so that its next lap begins within a run.
-async fn use_the_log(env: &Env, disk: &Disk) -> Result<(), StoreError> {
+/// Writes the log nearly to its end, so that its next lap begins within a run. `several`: the file
+/// system has other shards.
+async fn use_the_log(env: &Env, disk: &Disk, several: bool) -> Result<(), StoreError> {
     let opening = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
     let mfs = Mfs::open(env, disk, opening).await?;
+    if several {
+        mfs.add_shards().await?;
+    }
     while mfs.last_committed().lsn.0 < LOG_BYTES - LOG_LEFT {
         let written = mfs.last_committed().lsn.0.to_le_bytes();
         mfs.run(Cost::SMALL, |txn| txn.set_setting(UNUSED_SETTING, &written)).await?;
@@ -251,8 +214,10 @@ pub struct Making {
     pub uneven: bool,
     /// The operations are spread over this time.
     pub time: Duration,
-    /// Sizes of the devices.
+    /// Sizes of the devices of each shard.
     pub sizes: Sizes,
+    /// Shards, each with a server; 0 and 1: there is one server.
+    pub shards: usize,
     /// Format of the file system.
     pub format: Format,
     /// Devices take the time that their models say.
@@ -277,17 +242,20 @@ pub fn world_of(seed: u64, making: &Making) -> (SimWorld, Disks) {
     };
     let world = SimWorld::with_options(seed, options);
     let (sizes, format) = (&making.sizes, making.format);
-    let disks = Disks::new(sizes, format, || formatted(sizes, format));
+    let disks =
+        Disks::new(sizes, format, making.shards, |shard| formatted(sizes, format, shard));
     if let Some(drawn) = making.timed {
         disks.take_time(drawn);
     }
-    attach(&world, Some(&disks.meta), &disks.data);
+    for (shard, meta) in zones::shards(disks.metas.len()).zip(&disks.metas) {
+        world.attach(&meta_name(shard), meta);
+    }
+    attach_data(&world, &disks.data);
     (world, disks)
 }
 
-/// Attaches disks by the names that the cluster knows them by.
-fn attach(world: &SimWorld, meta: Option<&SimDisk>, data: &[SimDisk]) {
-    meta.into_iter().for_each(|meta| world.attach(META, meta));
+/// Attaches data zones by the names that the cluster knows them by.
+fn attach_data(world: &SimWorld, data: &[SimDisk]) {
     for (zone, disk) in zones::zones(data.len()).zip(data) {
         world.attach(&zones::name(zone), disk);
     }
@@ -303,10 +271,9 @@ impl Cluster {
         starts: Rc<Cell<u64>>,
         events: Events,
     ) -> Cluster {
+        let shards = Rc::new(disks.metas.iter().map(|_| Shard::default()).collect());
         let disks = Rc::new(RefCell::new(disks));
-        let restarted = Rc::new(Cell::new(None));
-        let (kills, epoch, failing, failed, failed_requests) = Default::default();
-        let (store, ledger, switch_off) = Default::default();
+        let (failing, failed, failed_requests, switch_off) = Default::default();
         let calm = Rc::new(Cell::new(Some(env.now())));
         Cluster {
             world,
@@ -318,17 +285,15 @@ impl Cluster {
             workers: None,
             disks,
             starts,
-            restarted,
-            kills,
-            epoch,
+            shards,
+            protocol: Protocol::OnePhase,
+            guards: Guards::ALL,
             failing,
             calm,
             out_of_room_at: Rc::default(),
             failed,
             failed_requests,
-            store,
             switch_off,
-            ledger,
             standing: None,
             drains: Drains::default(),
             targets: Rc::default(),
@@ -336,9 +301,14 @@ impl Cluster {
         }
     }
 
-    /// The attached metadata zone.
+    /// The attached metadata zone of the first shard.
     pub fn meta(&self) -> SimDisk {
-        self.disks.borrow().meta.clone()
+        self.meta_of(ShardId(0))
+    }
+
+    /// The attached metadata zone of a shard.
+    pub(crate) fn meta_of(&self, shard: ShardId) -> SimDisk {
+        self.disks.borrow().metas[usize::from(shard.0)].clone()
     }
 
     /// The attached data zones.
@@ -361,18 +331,28 @@ impl Cluster {
         self.data().iter().filter(|disk| disk.counts().writes > 0).count() as u64
     }
 
-    /// Attaches other disks; of the data zones all or none.
+    /// Attaches other disks, of the first shard and of its data zones; of these all or none.
     pub fn replace(&self, meta: Option<SimDisk>, data: Option<Vec<SimDisk>>) {
-        let mut disks = self.disks.borrow_mut();
-        attach(&self.world, meta.as_ref(), data.as_deref().unwrap_or_default());
         if let Some(meta) = meta {
-            self.events.emit(Event::MetaReplaced);
-            disks.meta = meta;
+            self.replace_meta(ShardId(0), meta);
         }
         if let Some(data) = data {
-            self.events.emit(Event::DataReplaced);
-            disks.data = data;
+            self.replace_data(data);
         }
+    }
+
+    /// Attaches another metadata device of a shard.
+    pub(crate) fn replace_meta(&self, shard: ShardId, meta: SimDisk) {
+        self.world.attach(&meta_name(shard), &meta);
+        self.events.emit(Event::MetaReplaced(shard));
+        self.disks.borrow_mut().metas[usize::from(shard.0)] = meta;
+    }
+
+    /// Attaches other data devices.
+    pub(crate) fn replace_data(&self, data: Vec<SimDisk>) {
+        attach_data(&self.world, &data);
+        self.events.emit(Event::DataReplaced);
+        self.disks.borrow_mut().data = data;
     }
 
     /// All hosts and data zones lose power: what was not flushed may be gone.
@@ -412,144 +392,25 @@ impl Cluster {
         self.calm.get().is_some_and(|calm| self.env.now().since(calm) >= time)
     }
 
-    /// Starts the server on its node. It is up some time later, or has ended again. Of several, all
-    /// that do not run.
-    pub fn start_server(&self) {
-        if let Some(standing) = &self.standing {
-            return self.start_standing(standing);
-        }
-        let env = self.world.node(SERVER);
-        self.server_begins(SERVER);
-        let config = self.server_config(&env, SERVER);
-        self.node_begins(SERVER);
-        let (cluster, begun) = (self.clone(), self.env.now());
-        env.clone().spawn(async move {
-            let (any, never) = (Epoch(0), std::future::pending());
-            let ended = cluster.serve((env, config), any, |_| (), never).await;
-            cluster.store.take();
-            cluster.ledger.take();
-            if let Err(error) = ended {
-                cluster.events.line(&format!("mds ended: {error}"));
-                if !cluster.failed_since(begun) {
-                    cluster.events.broken(Invariant::Server, &error);
-                }
-                cluster.restart_after_exit();
-            }
-        });
-    }
-
-    /// The server on a node is about to open the metadata.
-    pub(crate) fn server_begins(&self, node: &str) {
-        self.starts.set(self.starts.get() + 1);
-        if self.starts.get() > 1 {
-            self.restarted.set(Some(self.env.now()));
-        }
-        if let Some(run) = self.world.run_of(node) {
-            self.events.emit(Event::Owns(run));
-        }
-    }
-
-    /// The configuration of the server on a node.
-    pub(crate) fn server_config(&self, env: &Env, node: &str) -> mds::Config {
-        let among = self.standing.clone().zip(self.world.run_of(node));
-        let observer = Rc::new(ServerObserver { events: self.events.clone(), among });
-        let (reports, name) = (observer.clone(), node.to_owned());
-        mds::Config {
-            lease: self.lease,
-            serve: self.workers,
-            pags: self.places(),
-            log: Rc::new(move |text| {
-                if let Some((client, stage)) = parse_eviction(text) {
-                    reports.emit(Event::Evicts(client, stage));
-                }
-                if let Some((client, zone)) = parse_unflushed(text) {
-                    reports.emit(Event::Unflushed(client, zone));
-                }
-                reports.events.line(&format!("{name}: {text}"));
-            }),
-            fences: self.fences(env),
-            observer: Some(observer),
-            keys: self.keys.as_ref().map(Keys::of_server),
-            target_key: self.target_key(),
-            target_keys: self.keys_for_targets(node),
-            validate: true,
-            ..mds::Config::new(FS, &address(node))
-        }
-    }
-
-    /// Opens the metadata with an epoch above `above`, and serves until `stop` ends; `opened` gets
-    /// the epoch when the server is up.
-    pub(crate) async fn serve(
-        &self,
-        (env, config): (Env, mds::Config),
-        above: Epoch,
-        opened: impl FnOnce(Epoch),
-        stop: impl Future<Output = ()>,
-    ) -> Result<(), String> {
-        let disk = self.open_meta(&env).await.map_err(|error| error.to_string())?;
-        // Every second server gives each directory a name map and, where the format has layout
-        // blocks, keeps these tiny and gives them to every file with more than a few segments.
-        let (maps, layouts) = match self.starts.get() % 2 {
-            0 => (MapLimits::ALWAYS, LayoutLimits::TINY),
-            _ => (MapLimits::USUAL, LayoutLimits::USUAL),
-        };
-        let usual = OpenOptions { cache_bytes: CACHE_BYTES, ..OpenOptions::default() };
-        let opening = OpenOptions { maps, layouts, epoch_above: above, ..usual };
-        let mfs = Mfs::open(&env, &disk, opening).await.map_err(|error| error.to_string())?;
-        *self.store.borrow_mut() = Some(mfs.clone());
-        self.epoch.set(mfs.identity().epoch.0);
-        self.events.emit(Event::Opened(mfs.last_committed()));
-        let server = mds::Mds::start(env, mfs, config).await.map_err(|error| error.to_string())?;
-        *self.ledger.borrow_mut() = Some(server.introspection());
-        // From here on reads do not fail: the judge does not know such errors.
-        self.meta().clear_read_faults();
-        opened(server.epoch());
-        server.run(stop).await.map_err(|error| error.to_string())
-    }
-
     /// From the next start on the server fences evicted clients, by switching hosts off.
     pub(crate) fn fence_by(&self, switch_off: SwitchOff) {
         *self.switch_off.borrow_mut() = Some(switch_off);
         fences::give_mover_a_host(&self.world);
     }
 
-    fn fences(&self, env: &Env) -> Vec<Rc<dyn Fence>> {
+    pub(crate) fn fences(&self, env: &Env, shard: ShardId) -> Vec<Rc<dyn Fence>> {
         if self.switch_off.borrow().is_none() {
             return Vec::new();
         }
         let (world, env) = (self.world.clone(), env.clone());
-        let (zones, switch_off) = (self.zones().collect(), self.switch_off.clone());
+        let (zones, switch_off) = (self.zones_of(shard).collect(), self.switch_off.clone());
         vec![Rc::new(SimFence { world, env, zones, switch_off })]
     }
 
-    /// Where the server finds the zones.
-    fn places(&self) -> Vec<mds::PagPlace> {
+    /// Where the server of a shard finds its zones.
+    pub(crate) fn places(&self, shard: ShardId) -> Vec<mds::PagPlace> {
         let place = |id| mds::PagPlace { id, uuid: zones::uuid(id), path: zones::name(id) };
-        self.zones().map(place).collect()
-    }
-
-    /// While the guard lives, the stream gets every event of the attached devices, and
-    /// [`Cluster::was_failed`] answers.
-    pub(crate) fn watch_devices(&self) -> DiskObservation {
-        let this = self.clone();
-        watch_disks(move |disk, event| {
-            let at = this.disks.borrow().data.iter().position(|data| data.is(disk));
-            if disk.is(&this.meta()) {
-                if let Some(standing) = &this.standing {
-                    standing.happened(event);
-                }
-                this.events.emit(Event::Meta(event));
-            } else if let Some(at) = at {
-                let zone = PagId(at as u16);
-                if let DiskEvent::Failed { node: (name, _), action, .. } = event {
-                    let mut failed = this.failed_requests.borrow_mut();
-                    failed.entry(name.to_owned()).or_default().insert((zone, action));
-                }
-                this.events.emit(Event::Data(zone, event));
-            } else if let DiskEvent::Failed { action, .. } = event {
-                this.targets.note_failed(disk, action);
-            }
-        })
+        self.zones_of(shard).map(place).collect()
     }
 
     /// A node begins a new run.
@@ -568,149 +429,12 @@ impl Cluster {
         failed.get(node).is_some_and(|failed| failed.contains(&(zone, action)))
     }
 
-    /// A supervisor sees that the server has ended, and starts it, unless somebody killed it
-    /// meanwhile.
-    fn restart_after_exit(&self) {
-        let (this, starts, kills) = (self.clone(), self.starts.get(), self.kills.get());
-        self.env.spawn(async move {
-            let dead = this.data().iter().any(|disk| disk.is_dead_for(SERVER));
-            this.env.sleep(if dead { DEAD_RESTART_DELAY } else { RESTART_DELAY }).await;
-            if (this.starts.get(), this.kills.get()) == (starts, kills) {
-                this.kill_server();
-                this.start_server();
-            }
-        });
-    }
-
-    /// Opens the metadata zone once no earlier server has it open or has requests under way. What a
-    /// flush of such a server failed to make stable stays unstable.
-    async fn open_meta(&self, env: &Env) -> std::io::Result<Disk> {
-        let options = DiskOptions { write: true, exclusive: true };
-        loop {
-            match env.open_disk(META, options).await {
-                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                    env.sleep(Duration::from_millis(1)).await;
-                }
-                opened => return opened,
-            }
-        }
-    }
-
     /// Gives each host a clock with a drift of its own.
     pub fn drift(&self, clients: usize, rng: &mut SimRng) {
         let clients = (0..clients).map(|slot| format!("c{slot}"));
         for host in clients.chain(self.servers()) {
             let drift = rng.between(0, 2 * DRIFT) as i64 - DRIFT as i64;
             self.world.set_drift(&host, drift);
-        }
-    }
-
-    /// Kills the server's process; of several, that of the owner.
-    pub fn kill_server(&self) {
-        self.server_ends();
-        self.world.kill(&self.server());
-    }
-
-    /// Kills the processes of all servers.
-    pub fn kill_servers(&self) {
-        self.kill_server();
-        self.servers().iter().for_each(|node| self.world.kill(node));
-    }
-
-    /// The server that serves has ended, or is replaced.
-    pub(crate) fn server_ends(&self) {
-        self.events.emit(Event::ServerKilled);
-        self.restarted.set(Some(self.env.now()));
-        self.kills.set(self.kills.get() + 1);
-        self.epoch.set(0);
-        // They hold the device.
-        self.store.take();
-        self.ledger.take();
-        if let Some(standing) = &self.standing {
-            standing.owner_ends();
-        }
-    }
-
-    /// The introspection of the running server.
-    pub(crate) fn ledger(&self) -> Option<Introspection> {
-        self.ledger.borrow().clone()
-    }
-
-    /// Reads the store of the running server as it is at this moment.
-    pub(crate) fn inspect<T>(
-        &self,
-        body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
-    ) -> Option<T> {
-        let store = self.store.borrow();
-        let meta = self.meta();
-        let seen = store.as_ref()?.inspect(|block| meta.peek(block.0 * BLOCK_U64, BLOCK), body);
-        self.events.count_look(seen.is_some());
-        seen
-    }
-
-    /// The free blocks, if a server runs and has the counts in its cache.
-    pub fn free(&self) -> Option<Free> {
-        let store = self.store.borrow();
-        let store = store.as_ref()?;
-        let mut counted = pin!(store.run(Cost::READ, |txn| {
-            let zones = txn.space().pags()?;
-            // Freed blocks of files that an evicted client could write stay unusable until its
-            // quarantine ends.
-            let held = !txn.space().quarantines()?.is_empty();
-            let freed = |zone: &mfs::PagState| if held { 0 } else { zone.freed };
-            Ok(zones.iter().map(|zone| (zone.id, zone.free + freed(zone))).collect())
-        }));
-        match counted.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok((data, _))) => {
-                let usage = store.usage();
-                Some(Free { data, meta: usage.blocks_free, meta_kept: usage.blocks_set_aside })
-            }
-            _ => None,
-        }
-    }
-
-    /// Orphans that no client except `clients` may have open; `None` without a server that can
-    /// answer.
-    pub(crate) fn unused_orphans(&self, clients: &[ClientId]) -> Option<Vec<Ino>> {
-        let found = self.inspect(|txn| txn.names().orphans(Ino::NONE, ORPHANS))?;
-        let leases = self.ledger()?.leases();
-        let is_used = |ino: &Ino| {
-            let others = leases.iter().filter(|lease| !clients.contains(&lease.client));
-            others
-                .filter(|lease| lease.rights.contains(Rights::OPEN))
-                .any(|lease| lease.ino == *ino)
-        };
-        Some(found.into_iter().filter(|ino| !is_used(ino)).collect())
-    }
-
-    /// Describes who holds blocks of the data zone, as the server knows it.
-    pub fn describe_space(&self) -> String {
-        let store = self.store.borrow();
-        let Some(store) = store.as_ref() else { return "\n  no server runs".to_owned() };
-        let leases = self.ledger().map(|ledger| ledger.leases()).unwrap_or_default();
-        let mut looked = pin!(store.run(Cost::READ, |txn| {
-            let mut text = String::new();
-            for zone in txn.space().pags()? {
-                text += &format!(
-                    "\n  of zone {} {} blocks are free, {} are being freed",
-                    zone.id, zone.free, zone.freed
-                );
-            }
-            for (client, _) in txn.clients()? {
-                let blocks: u64 = txn.space().pool(client)?.iter().map(|(.., len)| len).sum();
-                text += &format!("\n  the pool of client {client} has {blocks}");
-            }
-            text += &format!("\n  quarantines {:?}", txn.space().quarantines()?);
-            for ino in txn.names().orphans(Ino(0), 100)? {
-                let users = leases.iter().filter(|lease| lease.ino == ino);
-                let users: Vec<_> = users.map(|lease| (lease.client, lease.rights)).collect();
-                text += &format!("\n  inode {ino} has no name, and is used by {users:?}");
-            }
-            Ok(text)
-        }));
-        match looked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok((text, _))) => text,
-            _ => "\n  the server cannot report".to_owned(),
         }
     }
 
@@ -723,6 +447,16 @@ impl Cluster {
             client.setxattr(&root, Ino::ROOT, b"user.redbud.dir.layout", value, 0, false).await;
         client.unmount().await;
         set.map_err(|fault| format!("the root directory gets no layout `{layout}`: {fault}"))
+    }
+
+    /// The servers that a client of a node looks for. Any of several shards may be the first.
+    fn addresses(&self, node: &str) -> Vec<String> {
+        let mut all: Vec<String> = self.servers().iter().map(|node| address(node)).collect();
+        if self.has_several() {
+            let first = node.bytes().map(usize::from).sum::<usize>() % all.len();
+            all.rotate_left(first);
+        }
+        all
     }
 
     /// Connects a client on the node `name`.
@@ -739,7 +473,7 @@ impl Cluster {
         let env = self.world.node(name);
         let (lines, edits) = (self.events.clone(), self.events.clone());
         let config = ClientConfig {
-            server: self.servers().iter().map(|node| address(node)).collect(),
+            server: self.addresses(name),
             fs_name: FS.into(),
             description: name.into(),
             connect_timeout: Duration::from_secs(120),
@@ -757,6 +491,12 @@ impl Cluster {
 
 /// Recovers an image of the metadata zone in a world of its own, and checks it.
 pub fn fsck(image: SimDisk, seed: u64) -> Result<(), String> {
+    let report = checked(image, seed)?;
+    if report.is_clean() { Ok(()) } else { Err(findings(&report)) }
+}
+
+/// Recovers an image of a metadata zone in a world of its own; what its check finds.
+pub(crate) fn checked(image: SimDisk, seed: u64) -> Result<mfs::fsck::Report, String> {
     let world = SimWorld::new(seed);
     world.attach(META, &image);
     world.run(|env| async move {
@@ -765,9 +505,7 @@ pub fn fsck(image: SimDisk, seed: u64) -> Result<(), String> {
             .await
             .map_err(|error| error.to_string())?;
         let options = FsckOptions { cache_bytes: CACHE_BYTES, jobs: 2, ..FsckOptions::default() };
-        let report =
-            mfs::fsck::fsck(&env, &disk, options).await.map_err(|error| error.to_string())?;
-        if report.is_clean() { Ok(()) } else { Err(findings(&report)) }
+        mfs::fsck::fsck(&env, &disk, options).await.map_err(|error| error.to_string())
     })
 }
 

@@ -27,9 +27,10 @@ impl FsState {
         reported: &[(FileNo, bool)],
     ) -> Step {
         let mut next = self.clone();
-        next.learned.insert(call.client, call.ended);
+        let of = (call.client, ino.shard());
+        next.learned.insert(of, call.ended);
         if flush {
-            Rc::make_mut(&mut next.failed_flushes).insert(call.client, call.ended);
+            Rc::make_mut(&mut next.failed_flushes).insert(of, call.ended);
         }
         let opens = self.opens.get(&(call.client, ino)).map(|opens| opens.files.as_slice());
         for &file in opens.unwrap_or_default() {

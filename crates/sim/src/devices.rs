@@ -11,12 +11,13 @@ use std::rc::Rc;
 use env::sim::{DiskAction, DiskFault, SimDisk, SimRng};
 use types::{Duration, PagId};
 
-use crate::cluster::{Cluster, SERVER};
+use crate::cluster::Cluster;
 use crate::events::Event;
 use crate::faults::Injector;
 use crate::fleet::Fleet;
 use crate::history::History;
 use crate::mount::Mount;
+use crate::servers::node_name;
 
 /// Within this time everybody knows of a failed request.
 pub(crate) const SETTLING: Duration = Duration::from_millis(20);
@@ -54,14 +55,15 @@ impl Injector {
     /// The metadata device fails: the server ends, and restarts on a working device.
     pub(crate) async fn fail_meta(&mut self) {
         self.cluster.devices_fail(true);
-        let disk = self.cluster.meta();
+        let shard = self.a_shard();
+        let disk = self.cluster.meta_of(shard);
         match self.rng.below(3) {
             0 => fail(&disk, DiskAction::Write, &mut self.rng),
             1 => fail(&disk, DiskAction::Flush, &mut self.rng),
             _ => {
-                self.cluster.kill_server();
+                self.cluster.kill_shard(shard);
                 disk.fail(DiskAction::Read, self.rng.between(1, 6), DiskFault::Io);
-                self.cluster.start_server();
+                self.cluster.start_shard(shard);
             }
         }
         self.pause(1_000).await;
@@ -114,16 +116,16 @@ impl Injector {
 
     /// The host whose requests a fault of one of several zones hits: one client, the server, or
     /// (`None`) all.
-    pub(crate) fn reach(&self, chances: &mut SimRng) -> Option<String> {
+    pub(crate) fn reach(&self, zone: PagId, chances: &mut SimRng) -> Option<String> {
         if self.cluster.zones().count() == 1 {
             return None;
         }
-        self.drawn_reach(chances)
+        self.drawn_reach(zone, chances)
     }
 
-    fn drawn_reach(&self, chances: &mut SimRng) -> Option<String> {
+    fn drawn_reach(&self, zone: PagId, chances: &mut SimRng) -> Option<String> {
         match chances.below(4) {
-            0 => Some(SERVER.to_owned()),
+            0 => Some(node_name(usize::from(self.cluster.shard_of(zone).0))),
             1 => Some(self.fleet.name(chances.below(self.fleet.slots() as u64) as usize)),
             _ => None,
         }
@@ -133,7 +135,8 @@ impl Injector {
     /// or while other faults come, or when no more of them come.
     pub(crate) async fn device_dies(&mut self) {
         let chances = &mut self.aside();
-        let (zone, node) = (self.any_zone(None, chances), self.drawn_reach(chances));
+        let zone = self.any_zone(None, chances);
+        let node = self.drawn_reach(zone, chances);
         let place = (zone, node);
         if self.dead.borrow().contains(&place) {
             return;

@@ -17,7 +17,7 @@ use client::Edited;
 use env::sim::DiskEvent;
 use mds::{CommittedBlocks, Executed};
 use proto::mds::{Op as Asked, Reply};
-use types::{ClientId, Ino, PagId, Transno};
+use types::{ClientId, Ino, PagId, ShardId, Transno};
 
 use crate::call::{Call, Op};
 use crate::invariant::Invariant;
@@ -35,12 +35,12 @@ pub enum Event<'a> {
     Moved,
     /// A step of the history has ended.
     Ended(&'a Call),
-    /// The attached metadata device takes, completes or fails a request.
-    Meta(DiskEvent<'a>),
+    /// The attached metadata device of a shard takes, completes or fails a request.
+    Meta(ShardId, DiskEvent<'a>),
     /// The attached device of a data zone does.
     Data(PagId, DiskEvent<'a>),
-    /// Another metadata device was attached; its content is stable.
-    MetaReplaced,
+    /// Another metadata device of a shard was attached; its content is stable.
+    MetaReplaced(ShardId),
     /// The device of a zone (`None`: of the metadata) stalls or is dead for some host, or (`false`)
     /// no longer.
     Troubled(Option<PagId>, bool),
@@ -57,16 +57,18 @@ pub enum Event<'a> {
     Drains(PagId, DrainStage),
     /// Other data devices were attached; their content is stable.
     DataReplaced,
-    /// The server with this number of a run of its node is about to open the metadata.
-    Owns(u32),
-    /// A server has opened the metadata; its log continues here.
-    Opened(Transno),
+    /// The server with this number of a run of its node is about to open the metadata of a shard.
+    Owns(ShardId, u32),
+    /// A server has opened the metadata of a shard; its log continues here.
+    Opened(ShardId, Transno),
     /// A transaction executed an operation of a client, or a part of it.
     Executed(Executed),
     /// A commit makes the metadata point at blocks.
     Commits(CommittedBlocks<'a>),
     /// The server answers.
     Answers {
+        /// Its shard.
+        shard: ShardId,
         /// The answer.
         reply: &'a Reply,
         /// Its transaction is to be durable.
@@ -94,8 +96,8 @@ pub enum Event<'a> {
     Evicts(ClientId, Eviction),
     /// The server could not flush an evicted client's writes to a zone: a power cut may lose them.
     Unflushed(ClientId, PagId),
-    /// The server is about to be killed.
-    ServerKilled,
+    /// The server of a shard is about to be killed.
+    ServerKilled(ShardId),
     /// A client of the history has mounted on this node.
     Mounted {
         /// The client, as the history numbers it.
@@ -103,8 +105,8 @@ pub enum Event<'a> {
         /// The name of the node.
         node: &'a str,
     },
-    /// A client of the history has noticed that it lost its session.
-    SessionLost(usize),
+    /// A client of the history has noticed that it lost its session with the server of a shard.
+    SessionLost(usize, ShardId),
     /// The running client logs a line.
     ClientLine(&'a str),
     /// The running client edits content.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 
 use env::sim::{SimDisk, SimRng};
-use types::{Duration, Instant};
+use types::{Duration, Instant, ShardId};
 
 use crate::call::Op;
 use crate::cluster::Cluster;
@@ -90,11 +90,13 @@ pub enum Fault {
     /// A file moves between blocks of data zones and objects at targets, or the layout of the root
     /// directory changes from one to the other. What moves files may be killed.
     Migrate,
+    /// A connection between two metadata servers breaks, or is blocked in one or both directions.
+    PeerCut,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 31] = [
+    pub const ALL: [Fault; 32] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -126,6 +128,7 @@ impl Fault {
         Fault::TargetPower,
         Fault::TargetCut,
         Fault::Migrate,
+        Fault::PeerCut,
     ];
 
     /// The kinds of targets.
@@ -134,7 +137,7 @@ impl Fault {
     /// The kinds that a run with one server has, unless others are named.
     pub fn of_one_server() -> Vec<Fault> {
         let apart = |kind: &Fault| {
-            matches!(kind, Fault::Takeover | Fault::Drain | Fault::Migrate)
+            matches!(kind, Fault::Takeover | Fault::Drain | Fault::Migrate | Fault::PeerCut)
                 || Fault::OF_TARGETS.contains(kind)
         };
         Fault::ALL.into_iter().filter(|kind| !apart(kind)).collect()
@@ -161,6 +164,13 @@ impl Fault {
             Fault::ClusterPower,
             Fault::Together,
         ]
+    }
+
+    /// The kinds that a run with several shards has, unless others are named.
+    pub fn of_several_shards() -> Vec<Fault> {
+        let left_out = |kind: &Fault| matches!(kind, Fault::Damage | Fault::Space | Fault::Death);
+        let kinds = Fault::of_one_server().into_iter().filter(|kind| !left_out(kind));
+        kinds.chain([Fault::PeerCut]).collect()
     }
 
     /// May it make clients lose changes?
@@ -235,6 +245,7 @@ impl Fault {
             Fault::TargetPower => "target-power",
             Fault::TargetCut => "target-cut",
             Fault::Migrate => "migrate",
+            Fault::PeerCut => "peer-cut",
         }
     }
 }
@@ -262,6 +273,8 @@ const KILL_TRIES: u32 = 20;
 const KILLED_MAX: u64 = 4;
 /// Within this time a client notices that nobody answers, and connects again.
 const MUTE: Duration = Duration::from_secs(40);
+/// Separates random numbers about shards from others.
+const SHARDS: u64 = 0x7368_6172_6473_0000;
 /// Operations of a process per fault, in runs that are spread over time.
 const FAULT: u64 = 8;
 
@@ -348,6 +361,48 @@ impl Injector {
         self.cluster.world.heal();
     }
 
+    /// The shard that a fault hits. With one shard nothing is drawn, and it draws nothing that
+    /// others would draw.
+    pub(crate) fn a_shard(&self) -> ShardId {
+        let count = self.cluster.shards.len() as u64;
+        ShardId(self.of_shards().below(count) as u8)
+    }
+
+    /// The node of its server.
+    pub(crate) fn a_server(&self) -> String {
+        self.cluster.server_of(self.a_shard())
+    }
+
+    /// One shard, or all of them.
+    fn some_shards(&self) -> Vec<ShardId> {
+        match self.of_shards().next_u64() % 3 {
+            0 => self.cluster.all_shards().collect(),
+            _ => vec![self.a_shard()],
+        }
+    }
+
+    fn of_shards(&self) -> SimRng {
+        SimRng::new(self.rng.clone().next_u64() ^ SHARDS)
+    }
+
+    /// Breaks a connection between two servers, or blocks it in one or both directions.
+    async fn cut_peers(&mut self) {
+        let one = self.a_shard();
+        let others: Vec<ShardId> = self.cluster.all_shards().filter(|it| *it != one).collect();
+        let other = others[self.rng.below(others.len() as u64) as usize];
+        let (one, other) = (self.cluster.server_of(one), self.cluster.server_of(other));
+        let world = self.cluster.world.clone();
+        match self.rng.below(4) {
+            0 => return world.cut(&one, &other),
+            1 => world.block(&one, &other),
+            2 => world.block(&other, &one),
+            _ => world.partition(&one, &other),
+        }
+        let most = [50, 2_000, 12_000][self.rng.below(3) as usize];
+        self.pause(most).await;
+        world.heal_between(&one, &other);
+    }
+
     pub(crate) fn slot(&mut self) -> usize {
         self.rng.below(self.fleet.slots() as u64) as usize
     }
@@ -406,8 +461,9 @@ impl Injector {
             .line(&format!("fault beside: {kind} at {:?}", self.cluster.world.now()));
         let made = match kind {
             Fault::ServerKill => {
-                self.cluster.kill_server();
-                self.cluster.start_server();
+                let shard = self.a_shard();
+                self.cluster.kill_shard(shard);
+                self.cluster.start_shard(shard);
                 1
             }
             Fault::ClientKill => {
@@ -422,7 +478,7 @@ impl Injector {
                 1
             }
             _ => {
-                self.cluster.world.cut(&name, &self.cluster.server());
+                self.cluster.world.cut(&name, &self.a_server());
                 1
             }
         };
@@ -434,10 +490,14 @@ impl Injector {
     async fn strike(&mut self, kind: Fault) {
         match kind {
             Fault::Cut => {
-                let client = self.client();
-                self.cluster.world.cut(&client, &self.cluster.server());
+                let (server, client) = (self.a_server(), self.client());
+                self.cluster.world.cut(&client, &server);
             }
-            Fault::ServerKill | Fault::ServerPower => self.restart(kind).await,
+            Fault::ServerKill | Fault::ServerPower => {
+                let shards = self.some_shards();
+                self.restart(kind, &shards).await;
+            }
+            Fault::PeerCut => self.cut_peers().await,
             Fault::ClientKill => {
                 let (slot, downtime) = (self.slot(), self.downtime());
                 self.fleet.kill(slot, downtime);
@@ -473,23 +533,23 @@ impl Injector {
                 self.stall(kind).await;
             }
             Fault::Mute => {
-                let slot = self.slot();
+                let (server, slot) = (self.a_server(), self.slot());
                 // Other clients that reconnect meanwhile get no answer either.
                 self.fleet.all_may_lose(MUTE);
-                let server = self.cluster.server();
                 self.cluster.world.mute(&server, true);
                 self.cluster.world.cut(&self.fleet.name(slot), &server);
                 self.pause(1500).await;
                 self.cluster.world.mute(&server, false);
             }
             Fault::ServerPause => {
-                let server = self.cluster.server();
+                let server = self.a_server();
                 self.cluster.world.pause(&server);
                 self.pause(15_000).await;
                 self.cluster.world.resume(&server);
             }
             Fault::ClockJump => {
-                let host = if self.rng.one_in(3) { self.cluster.server() } else { self.client() };
+                let server = self.a_server();
+                let host = if self.rng.one_in(3) { server } else { self.client() };
                 let seconds = self.rng.below(200_000) as i64 - 100_000;
                 self.cluster.world.jump_wall(&host, seconds);
             }
@@ -529,19 +589,19 @@ impl Injector {
     /// The server's answers to a client are lost before the server is killed; so, perhaps, are
     /// answers of the next server.
     async fn lose_answers(&mut self) {
-        let slot = self.slot();
-        let (client, server) = (self.fleet.name(slot), self.cluster.server());
+        let (shard, slot) = (self.a_shard(), self.slot());
+        let (client, server) = (self.fleet.name(slot), self.cluster.server_of(shard));
         self.block_begins(slot);
         self.cluster.world.block(&server, &client);
         self.pause(40).await;
-        self.cluster.kill_server();
-        self.cluster.start_server();
+        self.cluster.kill_shard(shard);
+        self.cluster.start_shard(shard);
         self.cluster.world.heal_between(&server, &client);
         self.block_ends(slot);
         for _ in 0..self.rng.below(12) {
             let most = [1, 1, 20][self.rng.below(3) as usize];
             self.pause(most).await;
-            self.cluster.world.cut(&client, &self.cluster.server());
+            self.cluster.world.cut(&client, &self.cluster.server_of(shard));
         }
     }
 
@@ -556,43 +616,46 @@ impl Injector {
             }
         }
         if all {
-            self.cluster.kill_server();
+            self.cluster.kill_servers();
             let stuck = self.cluster.has_stuck();
             self.history.happened(NOBODY, Op::LostPower { stuck });
             // The administrator starts another one.
             self.cluster.world.kill(MOVER);
             let data = self.cluster.data_lose_power(&mut self.rng);
-            self.cluster.replace(None, Some(data));
+            self.cluster.replace_data(data);
             self.cluster.targets_lose_power(&mut self.rng);
             self.cluster.start_targets();
         }
         if server {
-            self.restart(Fault::ServerPower).await;
+            let every = || self.cluster.all_shards().collect();
+            let shards = if all { every() } else { self.some_shards() };
+            self.restart(Fault::ServerPower, &shards).await;
         }
     }
 
-    /// Restarts the server once, or again during recovery.
-    async fn restart(&mut self, kind: Fault) {
+    /// Restarts the servers of these shards once, or again during recovery.
+    async fn restart(&mut self, kind: Fault, shards: &[ShardId]) {
         loop {
-            self.cluster.kill_server();
-            let meta = self.cluster.meta();
-            let check = if kind == Fault::ServerPower || self.rng.one_in(4) {
-                Some(meta.after_power_cut(&mut self.rng))
-            } else {
-                None
-            };
+            shards.iter().for_each(|shard| self.cluster.kill_shard(*shard));
+            let mut checks = Vec::new();
+            for &shard in shards {
+                let meta = self.cluster.meta_of(shard);
+                if kind == Fault::ServerPower || self.rng.one_in(4) {
+                    checks.push((shard, meta.after_power_cut(&mut self.rng)));
+                }
+            }
             if self.rng.one_in(3) {
                 self.pause(500).await;
             }
-            if let Some(image) = check {
+            for (shard, image) in checks {
                 if let Err(text) = crate::cluster::fsck(image.fork(), self.seed) {
                     self.cluster.events.broken(Invariant::PowerCut, &text);
                 }
                 if kind == Fault::ServerPower {
-                    self.cluster.replace(Some(image), None);
+                    self.cluster.replace_meta(shard, image);
                 }
             }
-            self.cluster.start_server();
+            shards.iter().for_each(|shard| self.cluster.start_shard(*shard));
             if !self.rng.one_in(3) {
                 return;
             }

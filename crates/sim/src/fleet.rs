@@ -9,9 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use client::Edited;
+use client::{Edited, ServerSession};
 use env::sim::DiskAction;
-use types::{ClientId, Duration, Ino, Instant, Transno};
+use types::{ClientId, Duration, Ino, Instant, ShardId, Transno};
 
 use crate::cluster::Cluster;
 use crate::events::{Event, Events, Eviction};
@@ -20,7 +20,7 @@ use crate::history::History;
 use crate::invariant::Invariant;
 use crate::kernel::Caches;
 use crate::log_lines::damaged;
-use crate::mount::Mount;
+use crate::mount::{Mount, shard_of};
 use crate::script::{Script, Workload};
 use crate::space;
 use crate::undurable::{UNDURABLE_MAX, UndurableChanges};
@@ -28,8 +28,8 @@ use crate::workload::Process;
 
 /// Interval of looking for lost sessions.
 const LOOK: Duration = Duration::from_millis(100);
-/// The log line of a client that has replayed what a dead server had not made durable.
-const REPLAYED: &str = "the metadata server restarted; everything it had lost was replayed";
+/// The end of the log line of a client that has replayed what a dead server had not made durable.
+const REPLAYED: &str = " restarted; everything it had lost was replayed";
 /// What the log line of a client says of a data device that it cannot use.
 const ABSENT: &str = " is absent: ";
 /// The refusal of a server without room for another client's reservation.
@@ -48,24 +48,25 @@ struct Member {
     attempts: u64,
     /// Since which position, and until when, its session may be lost.
     eviction_window: Option<(u64, Instant)>,
-    /// Its session.
-    session: MemberSession,
-    /// When it last finished a replay, or mounted. If a server died after that, the client may
-    /// still have to replay its changes.
-    replayed: Instant,
-    /// The same for the session that has replaced this one.
-    next_replayed: Option<Instant>,
-    /// Changes that were not known to be durable when a server died.
-    undurable: UndurableChanges,
+    /// Its sessions, by shard.
+    sessions: Vec<MemberSession>,
     /// The running client has said that a data device is absent for it.
     has_missed_device: bool,
     /// Next operation of each process.
     next: Vec<Rc<Cell<u32>>>,
 }
 
-/// A session as the server keeps it.
-#[derive(Clone, Copy, Default)]
+/// A session as the server of a shard keeps it.
+#[derive(Clone, Default)]
 struct MemberSession {
+    shard: ShardId,
+    /// When its client last finished a replay there, or mounted. If the server died after that, the
+    /// client may still have to replay its changes.
+    replayed: Instant,
+    /// The same for the session that has replaced this one.
+    next_replayed: Option<Instant>,
+    /// Changes that were not known to be durable when the server died.
+    undurable: UndurableChanges,
     /// Number of the client at the server.
     client: u64,
     /// Since which position it may be lost.
@@ -82,39 +83,55 @@ struct MemberSession {
     evictions: u64,
 }
 
-/// A client that has ended; the server may still keep its session.
+/// A client that has ended; a server may still keep its session.
 struct DeadClient {
     index: usize,
     session: MemberSession,
     since: u64,
-    replayed: Instant,
     undurable: u32,
 }
 
-impl Member {
+impl MemberSession {
+    /// A session that begins, as the client has it.
+    fn begins(session: &ServerSession, replayed: Instant) -> MemberSession {
+        let (client, evictions, shard) = (session.client.0, session.evictions, shard_of(session));
+        MemberSession { client, evictions, shard, replayed, ..MemberSession::default() }
+    }
+
     /// Most changes that are lost with the lost session.
     fn undurable_at_loss(&self) -> u32 {
-        if self.session.restarted { self.undurable.of(self.session.evictions) } else { 0 }
+        if self.restarted { self.undurable.of(self.evictions) } else { 0 }
+    }
+}
+
+impl Member {
+    /// The client that a server knows by this number.
+    fn session_of(&mut self, client: u64) -> Option<&mut MemberSession> {
+        let of = |session: &&mut MemberSession| session.client == client;
+        self.sessions.iter_mut().find(of).filter(|_| self.mount.is_some())
     }
 
     /// A new client mounts here. While mounting it may have lost sessions in which nobody had done
-    /// anything. `since`: the server has begun to evict the present session too, and the client
-    /// will notice later.
-    fn put(&mut self, (mount, begun): (Mount, Instant), since: Option<u64>, events: &Events) {
-        let status = mount.client.status();
+    /// anything. `evicted`: since when servers evict sessions of whose clients nothing was known,
+    /// the present ones perhaps among them; then the client will notice later.
+    fn put(
+        &mut self,
+        (mount, begun): (Mount, Instant),
+        evicted: &BTreeMap<u64, u64>,
+        events: &Events,
+    ) {
         let may_be_evicted = self.eviction_window.is_some_and(|(_, until)| until >= begun);
-        if status.evictions > 0 && !may_be_evicted {
+        if mount.client.status().evictions > 0 && !may_be_evicted {
             let text =
                 format!("c{} was evicted while mounting, though nothing held it up", mount.index);
             events.broken(Invariant::Eviction, &text);
         }
-        let (client, evictions) = (status.client, status.evictions);
-        let expected = may_be_evicted && since.is_some();
-        self.session =
-            MemberSession { client, since, expected, evictions, ..MemberSession::default() };
-        self.replayed = begun;
-        self.next_replayed = None;
-        self.undurable = UndurableChanges::default();
+        let of = |session: &ServerSession| {
+            let since = evicted.get(&session.client.0).copied();
+            let expected = may_be_evicted && since.is_some();
+            MemberSession { since, expected, ..MemberSession::begins(session, begun) }
+        };
+        self.sessions = mount.client.sessions().iter().map(of).collect();
         self.mount = Some(mount);
     }
 }
@@ -185,10 +202,7 @@ impl Fleet {
             connecting: false,
             attempts: 0,
             eviction_window: None,
-            session: MemberSession::default(),
-            replayed: Instant::default(),
-            next_replayed: None,
-            undurable: UndurableChanges::default(),
+            sessions: Vec::new(),
             has_missed_device: false,
             next: (0..processes).map(|_| Rc::default()).collect(),
         };
@@ -241,18 +255,18 @@ impl Fleet {
             Event::Edited(ino, edited) => self.on_edit(ino, edited),
             Event::Evicts(client, stage) => self.on_eviction(client.0, stage),
             Event::TookEffect { client, asked, transno } => self.on_applied(client, asked, transno),
-            Event::ServerKilled => self.before_server_kill(),
+            Event::ServerKilled(shard) => self.before_server_kill(shard),
             Event::Forgets(_, client) => self.on_forgotten(client),
             Event::Moved
             | Event::Ended(_)
-            | Event::Meta(_)
+            | Event::Meta(..)
             | Event::Data(..)
-            | Event::MetaReplaced
+            | Event::MetaReplaced(_)
             | Event::DataReplaced
             | Event::Troubled(..)
             | Event::LostWrites { .. }
-            | Event::Owns(_)
-            | Event::Opened(_)
+            | Event::Owns(..)
+            | Event::Opened(..)
             | Event::Executed(_)
             | Event::Commits(_)
             | Event::Answers { .. }
@@ -260,7 +274,7 @@ impl Fleet {
             | Event::Unflushed(..)
             | Event::Drains(..)
             | Event::Mounted { .. }
-            | Event::SessionLost(_) => {}
+            | Event::SessionLost(..) => {}
         }
     }
 
@@ -418,14 +432,15 @@ impl Fleet {
         let lived = mount.is_some() || self.0.members.borrow()[slot].mounting;
         if let Some(mount) = mount {
             self.note_evictions(slot, &mount);
-            let status = mount.client.status();
-            self.0.dead.borrow_mut().push(DeadClient {
+            let since = self.0.history.cut_short(mount.index);
+            let sessions = std::mem::take(&mut self.0.members.borrow_mut()[slot].sessions);
+            let of = sessions.into_iter().zip(mount.client.sessions());
+            self.0.dead.borrow_mut().extend(of.map(|(session, status)| DeadClient {
                 index: mount.index,
-                session: self.0.members.borrow()[slot].session,
-                since: self.0.history.cut_short(mount.index),
-                replayed: self.0.members.borrow()[slot].replayed,
+                session,
+                since,
                 undurable: (status.replay as u32).min(UNDURABLE_MAX),
-            });
+            }));
         }
         // A client that is about to mount starts again, too.
         self.0.cluster.world.kill(&self.name(slot));
@@ -447,9 +462,8 @@ impl Fleet {
     }
 
     fn put(&self, slot: usize, mount: (Mount, Instant)) {
-        let since =
-            self.0.unmatched_evictions.borrow().get(&mount.0.client.status().client).copied();
-        self.0.members.borrow_mut()[slot].put(mount, since, &self.0.cluster.events);
+        let evicted = self.0.unmatched_evictions.borrow();
+        self.0.members.borrow_mut()[slot].put(mount, &evicted, &self.0.cluster.events);
     }
 
     /// A new client mounts, as a process of its node.
@@ -539,14 +553,14 @@ impl Fleet {
             return self.set_missed_device(&name, true);
         }
         let damaged = damaged(text);
-        if damaged.is_none() && text != REPLAYED {
+        let replayed = self.replayed_by(text);
+        if damaged.is_none() && replayed.is_none() {
             return;
         }
         let Some(name) = self.0.cluster.world.running() else { return };
         let mut members = self.0.members.borrow_mut();
         let Some(member) = members.iter_mut().find(|member| member.name == name) else { return };
         let Some(mount) = &member.mount else { return };
-        let status = mount.client.status();
         let now = self.0.cluster.env.now();
         match damaged {
             Some((ino, flush)) => {
@@ -562,7 +576,8 @@ impl Fleet {
                 let targets = &cluster.targets;
                 // A target that has heard of an eviction before the client refuses what that
                 // repeats.
-                let evicted = targets.count() > 0 && member.session.since.is_some();
+                let evicted = targets.count() > 0
+                    && member.sessions.iter().any(|session| session.since.is_some());
                 let failed = actions.iter().any(|action| cluster.was_failed(&name, *action))
                     || !flush && targets.have_failed_reads()
                     || cluster.was_forgotten(&name)
@@ -573,13 +588,29 @@ impl Fleet {
                 mount.on_device_loss(ino);
                 self.0.history.damaged(client, ino, flush);
             }
-            // A late line may be about an earlier server.
-            None if status.epoch != self.0.cluster.epoch.get() => {}
-            // It replayed nothing of the lost session.
-            None if status.evictions > member.session.evictions => {
-                member.next_replayed = Some(now);
+            None => {
+                let all = mount.client.sessions().into_iter().zip(&mut member.sessions);
+                for (status, its) in all.filter(|(_, its)| replayed == Some(its.shard)) {
+                    // A late line may be about an earlier server.
+                    if status.epoch.0 != self.0.cluster.shard(its.shard).epoch.get() {
+                        continue;
+                    }
+                    match status.evictions > its.evictions {
+                        // It replayed nothing of the lost session.
+                        true => its.next_replayed = Some(now),
+                        false => its.replayed = now,
+                    }
+                }
             }
-            None => member.replayed = now,
+        }
+    }
+
+    /// The shard to whose server the client has replayed everything, if a line says so.
+    fn replayed_by(&self, text: &str) -> Option<ShardId> {
+        let peer = text.strip_suffix(REPLAYED)?;
+        match self.0.cluster.has_several() {
+            true => peer.strip_prefix("metadata server ")?.parse().ok().map(ShardId),
+            false => (peer == "the metadata server").then_some(ShardId(0)),
         }
     }
 
@@ -608,9 +639,11 @@ impl Fleet {
         }
     }
 
-    /// Did a server die since then, with changes that were not durable?
-    fn was_restarted_since(&self, since: Instant) -> bool {
-        self.0.cluster.restarted.get().is_some_and(|at| at >= since)
+    /// Did the session's server die since its client's last replay, with changes that were not
+    /// durable?
+    fn was_restarted(&self, session: &MemberSession) -> bool {
+        let restarted = self.0.cluster.shard(session.shard).restarted.get();
+        restarted.is_some_and(|at| at >= session.replayed)
     }
 
     /// Writes of an evicted client that the server could not flush may be carried out late.
@@ -621,12 +654,12 @@ impl Fleet {
             return;
         }
         let mut members = self.0.members.borrow_mut();
-        let of =
-            |member: &&mut Member| member.session.client == client && !member.session.loss_recorded;
-        if let Some(member) = members.iter_mut().find(of) {
-            member.session.late = true;
+        let of = members.iter_mut().flat_map(|member| &mut member.sessions);
+        let mut of = of.filter(|session| session.client == client && !session.loss_recorded);
+        if let Some(session) = of.next() {
+            session.late = true;
         } else if let Some(&index) = self.0.renumbered.borrow().get(&client) {
-            self.0.history.writes_may_be_late(index);
+            self.0.history.writes_may_be_late((index, ClientId(client).shard()));
         }
     }
 
@@ -634,11 +667,15 @@ impl Fleet {
     fn on_applied(&self, client: ClientId, asked: &proto::mds::Op, transno: Option<Transno>) {
         let ClientId(client) = client;
         let members = self.0.members.borrow();
-        let living = members.iter().filter(|member| member.session.client == client);
+        let is_its = |session: &MemberSession| session.client == client;
+        let living = members.iter().filter(|member| member.sessions.iter().any(is_its));
         let living = living.filter_map(|member| Some(member.mount.as_ref()?.index)).next();
         let dead = self.0.dead.borrow();
         let dead = dead.iter().find(|dead| dead.session.client == client).map(|dead| dead.index);
-        if let Some(index) = living.or(dead) {
+        // Several shards may agree on what a client asked for in a session that it has lost.
+        let several = self.0.cluster.has_several();
+        let lost = || self.0.renumbered.borrow().get(&client).copied().filter(|_| several);
+        if let Some(index) = living.or(dead).or_else(lost) {
             let applied = &self.0.history.applied(index, asked, transno);
             self.0.cluster.events.emit(Event::Applied { client: index, asked, applied });
         }
@@ -658,10 +695,8 @@ impl Fleet {
             dead.session.loss_recorded |= out;
         }
         let mut members = self.0.members.borrow_mut();
-        let Some(slot) = members.iter().position(|member| {
-            member.mount.is_some()
-                && member.session.client == client
-                && !member.session.loss_recorded
+        let Some(slot) = members.iter_mut().position(|member| {
+            member.session_of(client).is_some_and(|session| !session.loss_recorded)
         }) else {
             drop(members);
             self.0.unmatched_evictions.borrow_mut().entry(client).or_insert(position);
@@ -670,85 +705,105 @@ impl Fleet {
         // It may notice much later, if the server is paused.
         let now = self.0.cluster.env.now();
         let may_be_evicted = members[slot].eviction_window.is_some_and(|(_, until)| now <= until);
-        members[slot].session.expected |= may_be_evicted;
+        let mount = members[slot].mount.clone();
+        let Some(session) = members[slot].session_of(client) else { return };
+        session.expected |= may_be_evicted;
         // The end of an eviction is durable after all earlier changes, even if the server dies
         // meanwhile.
-        if !out || members[slot].session.since.is_none() {
-            members[slot].session.restarted = self.was_restarted_since(members[slot].replayed);
+        if !out || session.since.is_none() {
+            session.restarted = self.was_restarted(session);
         }
-        let since = *members[slot].session.since.get_or_insert(position);
-        if out && let Some(mount) = members[slot].mount.clone() {
-            members[slot].session.loss_recorded = true;
-            let undurable = members[slot].undurable_at_loss();
-            self.lost(&mount, since, &members[slot].session, undurable);
+        let since = *session.since.get_or_insert(position);
+        if out && let Some(mount) = mount {
+            session.loss_recorded = true;
+            self.lost(&mount, since, session);
         }
     }
 
-    /// Called before the server is killed.
-    fn before_server_kill(&self) {
+    /// Called before the server of a shard is killed.
+    fn before_server_kill(&self, shard: ShardId) {
         for member in self.0.members.borrow_mut().iter_mut() {
-            if let Some(mount) = &member.mount {
-                member.undurable.note(&mount.client.status());
-            }
+            let Some(mount) = &member.mount else { continue };
+            let all = mount.client.sessions().into_iter().zip(&mut member.sessions);
+            all.filter(|(_, its)| its.shard == shard)
+                .for_each(|(status, its)| its.undurable.note(&status));
         }
     }
 
-    /// Live clients that have not noticed that the server evicted them.
+    /// Live clients that have not noticed that a server evicted them.
     pub fn unaware(&self) -> Vec<usize> {
         let members = self.0.members.borrow();
-        let evicted = members.iter().filter(|member| member.session.loss_recorded);
-        let mounts = evicted.filter_map(|member| {
+        let mounts = members.iter().filter_map(|member| {
             let mount = member.mount.as_ref()?;
-            (mount.client.status().evictions <= member.session.evictions).then_some(mount.index)
+            let all = mount.client.sessions().into_iter().zip(&member.sessions);
+            let mut evicted = all.filter(|(_, its)| its.loss_recorded);
+            let unaware = evicted.any(|(status, its)| status.evictions <= its.evictions);
+            unaware.then_some(mount.index)
         });
         mounts.collect()
     }
 
     /// The session of a live client is lost, perhaps with changes that a dead server had not made
     /// durable.
-    fn lost(&self, mount: &Mount, since: u64, session: &MemberSession, undurable: u32) {
+    fn lost(&self, mount: &Mount, since: u64, session: &MemberSession) {
         self.0.renumbered.borrow_mut().insert(session.client, mount.index);
-        self.0.history.lost(mount.index, since, (false, session.late), undurable);
+        let (of, undurable) = ((mount.index, session.shard), session.undurable_at_loss());
+        self.0.history.lost(of, since, (false, session.late), undurable);
     }
 
     /// Compares what a client reports about its sessions with what the server reported.
     fn note_evictions(&self, slot: usize, mount: &Mount) {
-        let status = mount.client.status();
         let now = self.0.cluster.env.now();
         let mut members = self.0.members.borrow_mut();
         let member = &mut members[slot];
-        if status.evictions > member.session.evictions {
-            let may_be_evicted = member.eviction_window.is_some_and(|(_, until)| now <= until);
-            // A client out of reach may lose its new session as well.
-            let expected = may_be_evicted || member.session.expected;
-            if !expected {
-                self.0.cluster.events.broken(
-                    Invariant::Eviction,
-                    &format!("c{} was evicted, though nothing held it up", mount.index),
-                );
+        let window = member.eviction_window;
+        let mut any = false;
+        for (status, its) in mount.client.sessions().iter().zip(&mut member.sessions) {
+            if status.evictions > its.evictions {
+                self.note_eviction(mount, (status, its), window);
+                any = true;
             }
-            if status.evictions > member.session.evictions + 1 && !expected {
-                self.0.cluster.events.broken(
-                    Invariant::Eviction,
-                    &format!("c{} was evicted twice in a row", mount.index),
-                );
-            }
-            let position = self.0.history.position();
-            let since = member.eviction_window.map_or(position, |(since, _)| since);
-            if !member.session.loss_recorded {
-                member.session.restarted = self.was_restarted_since(member.replayed);
-                let since = member.session.since.unwrap_or(since);
-                self.lost(mount, since, &member.session, member.undurable_at_loss());
-            }
-            member.replayed = member.next_replayed.take().unwrap_or(member.replayed);
-            self.0.history.learned(mount.index);
-            self.0.cluster.events.emit(Event::SessionLost(mount.index));
-            let evictions = status.evictions;
-            member.session =
-                MemberSession { client: status.client, evictions, ..MemberSession::default() };
-        } else if member.eviction_window.is_some_and(|(_, until)| now > until) {
+        }
+        if !any && window.is_some_and(|(_, until)| now > until) {
             member.eviction_window = None;
         }
+    }
+
+    /// A client reports that it has lost a session; `window`: when that may happen.
+    fn note_eviction(
+        &self,
+        mount: &Mount,
+        (status, its): (&ServerSession, &mut MemberSession),
+        window: Option<(u64, Instant)>,
+    ) {
+        let now = self.0.cluster.env.now();
+        let may_be_evicted = window.is_some_and(|(_, until)| now <= until);
+        // A client out of reach may lose its new session as well.
+        let expected = may_be_evicted || its.expected;
+        if !expected {
+            self.0.cluster.events.broken(
+                Invariant::Eviction,
+                &format!("c{} was evicted, though nothing held it up", mount.index),
+            );
+        }
+        if status.evictions > its.evictions + 1 && !expected {
+            self.0.cluster.events.broken(
+                Invariant::Eviction,
+                &format!("c{} was evicted twice in a row", mount.index),
+            );
+        }
+        let position = self.0.history.position();
+        let since = window.map_or(position, |(since, _)| since);
+        if !its.loss_recorded {
+            its.restarted = self.was_restarted(its);
+            let since = its.since.unwrap_or(since);
+            self.lost(mount, since, its);
+        }
+        self.0.history.learned((mount.index, its.shard));
+        self.0.cluster.events.emit(Event::SessionLost(mount.index, its.shard));
+        let replayed = its.next_replayed.unwrap_or(its.replayed);
+        let undurable = std::mem::take(&mut its.undurable);
+        *its = MemberSession { undurable, ..MemberSession::begins(status, replayed) };
     }
 
     /// Records the loss of dead clients' sessions that the server has ended; with `all`, of all.
@@ -757,10 +812,10 @@ impl Fleet {
         let buried: Vec<DeadClient> =
             dead.extract_if(.., |dead| all || dead.session.loss_recorded).collect();
         for dead in buried {
-            let undurable =
-                if self.was_restarted_since(dead.replayed) { dead.undurable } else { 0 };
+            let undurable = if self.was_restarted(&dead.session) { dead.undurable } else { 0 };
             let since = dead.session.since.unwrap_or(dead.since);
-            self.0.history.lost(dead.index, since, (true, dead.session.late), undurable);
+            let of = (dead.index, dead.session.shard);
+            self.0.history.lost(of, since, (true, dead.session.late), undurable);
         }
     }
 

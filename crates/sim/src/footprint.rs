@@ -165,7 +165,7 @@ impl FsState {
                     all.add(Key::Node(*ino), Mode::Write);
                 }
             }
-            Op::SyncNames => {}
+            Op::SyncNames(_) => {}
             Op::SyncAll => self.add_all_of(call.client, &mut all),
             Op::Lost { edits, .. } => {
                 self.add_all_of(call.client, &mut all);

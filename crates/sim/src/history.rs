@@ -6,12 +6,13 @@ use std::rc::Rc;
 
 use client::Edited;
 use env::sim::SimRng;
-use types::{Fault, FileKind, Ino, Transno};
+use types::{Fault, FileKind, Ino, ShardId, Transno};
 
 use crate::call::{Call, Op, Outcome, Until};
 use crate::events::{Applied, Event, Events};
 use crate::low_space::LowSpace;
 use crate::observed_order;
+use crate::undo::Loser;
 
 /// The client number of events that no client caused.
 pub const NOBODY: usize = 98;
@@ -77,12 +78,23 @@ impl Inner {
         for (op, outcome) in steps {
             let applied = applied.take();
             let call = Call { client, op, outcome, guessed: false, applied, begun, ended };
-            for byte in format!("{call:?}").bytes() {
+            for byte in hashed(&call).bytes() {
                 self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
             self.stream.emit(Event::Ended(&call));
             self.calls.push(call);
         }
+    }
+}
+
+/// The text of a step that is hashed: without the shard if that is the first, so that runs with one
+/// have the traces that they had before there were several.
+fn hashed(call: &Call) -> String {
+    let text = format!("{call:?}");
+    match call.op {
+        Op::SyncNames(ShardId(0)) => text.replace("SyncNames(ShardId(0))", "SyncNames"),
+        Op::Lost { shard: ShardId(0), .. } => text.replace(", shard: ShardId(0)", ""),
+        _ => text,
     }
 }
 
@@ -95,10 +107,15 @@ struct Inner {
     waiting: BTreeMap<u64, PendingCall>,
     /// Pending calls of clients that ended.
     cut_short: Vec<PendingCall>,
+    /// There are several shards.
+    several: bool,
+    /// Calls that may concern several shards and whose client has lost its session, or ended: the
+    /// shards may agree on them at any later time.
+    undecided: Vec<PendingCall>,
     hash: u64,
     count: u64,
     /// Where clients first began something in their newest sessions.
-    renewed: BTreeMap<usize, u64>,
+    renewed: BTreeMap<(usize, ShardId), u64>,
     /// How many signals interrupted waits for locks.
     interrupted: u64,
     /// Answers from kernel caches that raced with a change.
@@ -164,7 +181,8 @@ impl History {
         let mut seen = Vec::new();
         for (op, outcome) in steps {
             // Names need no data device: EIO from `SyncNames` means a lost session.
-            let io = outcome == Outcome::Failed(Fault::Io) && op != Op::SyncNames;
+            let of_names = matches!(op, Op::SyncNames(_));
+            let io = outcome == Outcome::Failed(Fault::Io) && !of_names;
             let reported = io && inner.reports_device_loss(waiting.client, begun, &op);
             let no_room =
                 outcome == Outcome::Failed(Fault::NoSpace) && waiting.low_space.refuses(&op);
@@ -184,6 +202,10 @@ impl History {
         let mut inner = self.0.borrow_mut();
         let Some(waiting) = inner.waiting.remove(&begun) else { return };
         inner.count += 1;
+        if inner.several && waiting.op.may_be_joint() {
+            inner.undecided.push(waiting);
+            return inner.next();
+        }
         let steps = if waiting.op.changes() { vec![(waiting.op, None)] } else { Vec::new() };
         inner.record(waiting.client, (begun, waiting.applied), steps);
     }
@@ -265,31 +287,62 @@ impl History {
         inner.events
     }
 
-    /// The session of a client was lost between `begun` and now, with up to `kept` of its answered
-    /// changes. With `late`, stalled devices may carry out its writes after others have read.
-    pub fn lost(&self, client: usize, begun: u64, (dead, late): (bool, bool), kept: u32) {
+    /// From here on there are several shards.
+    pub(crate) fn has_several_shards(&self) {
+        self.0.borrow_mut().several = true;
+    }
+
+    /// No shard agrees on anything any more that was asked for before.
+    pub(crate) fn all_is_decided(&self) {
+        let mut inner = self.0.borrow_mut();
+        for waiting in std::mem::take(&mut inner.undecided) {
+            let (place, steps) = ((waiting.begun, waiting.applied), vec![(waiting.op, None)]);
+            inner.record(waiting.client, place, steps);
+        }
+    }
+
+    /// The session of a client with the server of a shard was lost between `begun` and now, with up
+    /// to `kept` of its answered changes there. With `late`, stalled devices may carry out its
+    /// writes after others have read.
+    pub(crate) fn lost(
+        &self,
+        (client, shard): Loser,
+        begun: u64,
+        (dead, late): (bool, bool),
+        kept: u32,
+    ) {
         let mut inner = self.0.borrow_mut();
         let mut of = Vec::new();
         if dead {
-            of = inner.cut_short.extract_if(.., |waiting| waiting.client == client).collect();
+            let is_its = |waiting: &mut PendingCall| {
+                let at = waiting.op.executed_at().unwrap_or_default();
+                waiting.client == client && at == shard
+            };
+            of = inner.cut_short.extract_if(.., is_its).collect();
         }
         let (edits, of): (Vec<PendingCall>, Vec<PendingCall>) =
             of.into_iter().partition(|waiting| waiting.op.edits_unseen() && !waiting.killed);
         let kept = kept.saturating_add(of.len() as u32);
         for waiting in of {
+            if inner.several && waiting.op.may_be_joint() {
+                inner.undecided.push(waiting);
+                continue;
+            }
             inner.record(client, (waiting.begun, waiting.applied), vec![(waiting.op, None)]);
         }
         let edits = Rc::new(edits.into_iter().map(|waiting| waiting.op).collect());
-        let next = inner.renewed.remove(&client).filter(|next| *next > begun);
-        let lost = Op::Lost { dead, kept, learned: u64::MAX, edits, late, next };
+        let next = inner.renewed.remove(&(client, shard)).filter(|next| *next > begun);
+        let lost = Op::Lost { dead, kept, learned: u64::MAX, edits, late, next, shard };
         inner.record(client, (begun, None), vec![(lost, Some(Outcome::Done))]);
     }
 
-    /// Devices may carry out writes of the client's last lost session late.
-    pub fn writes_may_be_late(&self, client: usize) {
+    /// Devices may carry out writes of the client's last lost session with a server late.
+    pub(crate) fn writes_may_be_late(&self, (client, shard): Loser) {
         let mut inner = self.0.borrow_mut();
         for call in inner.calls.iter_mut().rev().filter(|call| call.client == client) {
-            if let Op::Lost { late, .. } = &mut call.op {
+            if let Op::Lost { late, shard: its, .. } = &mut call.op
+                && *its == shard
+            {
                 *late = true;
                 return;
             }
@@ -297,17 +350,19 @@ impl History {
     }
 
     /// A client began something at this position, for the first time in a new session.
-    pub fn renewed(&self, client: usize, begun: u64) {
-        self.0.borrow_mut().renewed.insert(client, begun);
+    pub(crate) fn renewed(&self, of: Loser, begun: u64) {
+        self.0.borrow_mut().renewed.insert(of, begun);
     }
 
-    /// A client certainly knows of the last loss of its session.
-    pub fn learned(&self, client: usize) {
+    /// A client certainly knows of the last loss of its session with the server of a shard.
+    pub(crate) fn learned(&self, (client, shard): Loser) {
         let mut inner = self.0.borrow_mut();
         inner.next();
         let now = inner.events;
         for call in inner.calls.iter_mut().rev().filter(|call| call.client == client) {
-            if let Op::Lost { learned, .. } = &mut call.op {
+            if let Op::Lost { learned, shard: its, .. } = &mut call.op
+                && *its == shard
+            {
                 *learned = now;
                 return;
             }
@@ -371,6 +426,7 @@ impl History {
         inner.next();
         let now = inner.events;
         let waiting = inner.waiting.values_mut().chain(&mut inner.cut_short);
+        let waiting = waiting.chain(&mut inner.undecided);
         let fitting =
             waiting.filter(|it| it.client == client && observed_order::asked_for(&it.op, asked));
         let step = fitting.min_by_key(|it| (it.applied.is_some(), it.begun)).map(|waiting| {

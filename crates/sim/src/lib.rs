@@ -46,6 +46,7 @@ mod repairs;
 mod run;
 pub mod script;
 mod servers;
+mod shards;
 mod shrink;
 mod space;
 mod stalls;

@@ -12,9 +12,9 @@
 use std::rc::Rc;
 
 use types::limits::BLOCK_U64;
-use types::{Fault, Ino};
+use types::{Fault, Ino, ShardId};
 
-use crate::call::{Call, FileNo, MAPPED, Op, Outcome, Until};
+use crate::call::{Call, FileNo, MAPPED, Op, Outcome, Until, is_of};
 use crate::content::{Content, Dirty, Edit, blocks_of};
 use crate::model::{Body, FsState, Node, NotDurable, Step, impossible, owner_of};
 
@@ -317,7 +317,8 @@ impl FsState {
 
     /// Did the call begin before its client knew of its lost session?
     pub(crate) fn is_unaware(&self, call: &Call) -> bool {
-        self.learned.get(&call.client).is_some_and(|learned| call.begun < *learned)
+        let of = (call.client, ShardId(0))..=(call.client, ShardId(u8::MAX));
+        self.learned.range(of).any(|(_, learned)| call.begun < *learned)
     }
 
     /// The open files of a client on these inodes.
@@ -513,20 +514,29 @@ impl FsState {
         }
     }
 
-    /// The session of a client is over; `late`: devices may still carry out its writes.
-    pub(crate) fn lost(&self, client: usize, dead: bool, edits: &[Op], late: bool) -> FsState {
+    /// The session of a client with the server of a shard is over; `late`: devices may still carry
+    /// out its writes.
+    pub(crate) fn lost(
+        &self,
+        (client, shard): (usize, ShardId),
+        dead: bool,
+        edits: &[Op],
+        late: bool,
+    ) -> FsState {
         let mut next = self.clone();
         for op in edits {
             next.may_have_edited(client, op);
         }
         // Abandoned lock requests end with the session.
         if !next.abandoned_locks.taken.is_empty() {
-            for (_, taken, before) in Rc::make_mut(&mut next.abandoned_locks).taken.values_mut() {
+            let all = Rc::make_mut(&mut next.abandoned_locks).taken.values_mut();
+            for (_, taken, before) in all.filter(|(ino, ..)| is_of(shard, *ino)) {
                 taken.retain(|lock| owner_of(lock.owner) != client);
                 before.retain(|lock| owner_of(lock.owner) != client);
             }
         }
-        let inos: Vec<Ino> = self.nodes.keys().copied().collect();
+        let inos: Vec<Ino> =
+            self.nodes.keys().copied().filter(|ino| is_of(shard, *ino)).collect();
         for ino in inos {
             if self.nodes[&ino].is_locked_by(client) {
                 next.node(ino).locks.retain(|lock| owner_of(lock.owner) != client);
@@ -535,17 +545,18 @@ impl FsState {
                 next.lose_content(client, ino, dead, late);
             }
         }
-        if next.failed_flushes.contains_key(&client) {
-            Rc::make_mut(&mut next.failed_flushes).remove(&client);
+        if next.failed_flushes.contains_key(&(client, shard)) {
+            Rc::make_mut(&mut next.failed_flushes).remove(&(client, shard));
         }
+        let is_its = |(holder, ino): &(usize, Ino)| *holder == client && is_of(shard, *ino);
         if dead {
-            next.opens.retain(|(holder, _), _| *holder != client);
+            next.opens.retain(|of, _| !is_its(of));
             next.must_report_loss.retain(|(holder, _)| *holder != client);
             next.may_report_loss.retain(|(holder, _), _| *holder != client);
-            next.stale_handles.retain(|(holder, _), _| *holder != client);
+            next.stale_handles.retain(|of, _| !is_its(of));
             next.drop_old_orphans();
         } else {
-            let of = next.opens.iter_mut().filter(|((holder, _), _)| *holder == client);
+            let of = next.opens.iter_mut().filter(|(of, _)| is_its(of));
             of.for_each(|(_, opens)| opens.session_lost = true);
         }
         next
@@ -576,7 +587,7 @@ impl FsState {
     }
 
     fn lose_content(&mut self, client: usize, ino: Ino, dead: bool, late: bool) {
-        let failed = self.failed_flushes.get(&client).copied().unwrap_or(0);
+        let failed = self.failed_flushes.get(&(client, ino.shard())).copied().unwrap_or(0);
         let node = self.node(ino);
         let Some(at) = node.dirty.iter().position(|dirty| dirty.client == client) else { return };
         let dirty = node.dirty.remove(at);

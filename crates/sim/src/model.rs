@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
-use types::{Fault, FileKind, Ino};
+use types::{Fault, FileKind, Ino, ShardId};
 
-use crate::call::{At, Call, FileNo, NameNo, Op, Outcome, Seen, TargetNo};
+use crate::call::{At, Call, FileNo, NameNo, Op, Outcome, Seen, TargetNo, are_apart};
 use crate::content::{Content, Dirty};
 use crate::loss::ContentLoss;
 
@@ -167,10 +167,10 @@ pub struct FsState {
     pub stale_handles: BTreeMap<(usize, Ino), Vec<FileNo>>,
     /// Inodes that clients created and that may have been lost with their sessions.
     pub uncertain: BTreeSet<(usize, Ino)>,
-    /// For each client the position at which it knew of its last lost session.
-    pub learned: BTreeMap<usize, u64>,
-    /// For each client the position of its last failed flush in its current session.
-    pub failed_flushes: Rc<BTreeMap<usize, u64>>,
+    /// For each client and shard the position at which it knew of its last lost session.
+    pub learned: BTreeMap<(usize, ShardId), u64>,
+    /// For each client and shard the position of its last failed flush in its current session.
+    pub failed_flushes: Rc<BTreeMap<(usize, ShardId), u64>>,
     /// Lock requests whose process stopped waiting.
     pub abandoned_locks: Rc<AbandonedLocks>,
     /// Clients may crash or be evicted, and lose unsynced changes.
@@ -427,11 +427,12 @@ impl FsState {
             Op::Close(ino, file) => self.close((call.client, *file), *ino, outcome),
             Op::Fsync(ino, _) => self.synced(call, Some(*ino), outcome),
             Op::SyncAll => self.synced(call, None, outcome),
-            Op::SyncNames => self.synced(call, Some(Ino::NONE), outcome),
-            Op::Lost { dead, edits, learned, late, .. } => {
-                let mut next = self.lost(call.client, *dead, edits, *late);
+            Op::SyncNames(_) => self.synced(call, Some(Ino::NONE), outcome),
+            Op::Lost { dead, edits, learned, late, shard, .. } => {
+                let of = (call.client, *shard);
+                let mut next = self.lost(of, *dead, edits, *late);
                 if !dead {
-                    next.learned.insert(call.client, *learned);
+                    next.learned.insert(of, *learned);
                 }
                 Step::Next(next)
             }
@@ -590,6 +591,7 @@ impl FsState {
         match (self.find(at), outcome) {
             (Some(_), Outcome::Failed(Fault::Exists)) => Step::Same,
             _ if unlinked && !self.is_tmpfile(ino) => impossible("the inode is gone"),
+            (None, Outcome::Failed(Fault::CrossDevice)) if are_apart(ino, at.dir) => Step::Same,
             (None, Outcome::Failed(Fault::NotPermitted)) if self.is_dir(ino) => Step::Same,
             (None, Outcome::Done) if !self.is_dir(ino) => {
                 let mut next = self.clone();
@@ -690,6 +692,7 @@ impl FsState {
         let onto_itself = moved.is_some() && moved == over;
         match outcome {
             Outcome::Failed(Fault::Io) if self.lost_before(call, moved, over) => Step::Same,
+            Outcome::Failed(Fault::CrossDevice) if self.is_across((from, to), flags) => Step::Same,
             Outcome::Failed(fault) => {
                 same_if(errors.contains(fault), || format!("one of {errors:?}, or done"))
             }
@@ -721,6 +724,22 @@ impl FsState {
             }
             _ => impossible(format!("one of {errors:?}")),
         }
+    }
+
+    /// May a rename be refused because it concerns several shards (SEMANTICS.md, section 3)?
+    fn is_across(&self, (from, to): (At, At), flags: u32) -> bool {
+        let (moved, over) = (self.find(from), self.find(to));
+        let dirs = are_apart(from.dir, to.dir);
+        let elsewhere = |ino: Ino| are_apart(ino, from.dir) || are_apart(ino, to.dir);
+        let moves_dir = from.dir != to.dir && moved.is_some_and(|ino| self.is_dir(ino));
+        let replaces = over.is_some_and(|ino| dirs || elsewhere(ino));
+        replaces || (dirs || moved.is_some_and(elsewhere)) && (flags != 0 || moves_dir)
+            || moves_dir && self.has_apart()
+    }
+
+    /// Are there inodes of several shards?
+    fn has_apart(&self) -> bool {
+        self.nodes.keys().any(|ino| are_apart(*ino, Ino::ROOT))
     }
 
     fn step_open(&self, (client, file): (usize, FileNo), ino: Ino, outcome: &Outcome) -> Step {

@@ -1,14 +1,16 @@
 //! A mount: passes the calls of applications to the client, and records them in the history.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use client::{Client, Handle, LockRequest, OpenFlags, Opened, SetAttrRequest, WriteFlags};
+use client::{
+    Caller, Client, Handle, LockRequest, OpenFlags, Opened, ServerSession, SetAttrRequest, WriteFlags,
+};
 use env::Env;
 use env::sync::Permit;
 use types::limits::BLOCK_U64;
-use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner};
+use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner, ShardId};
 
 use crate::call::{
     At, FileNo, LOCK_UNITS, MAPPED, NameNo, Op, Outcome, Seen, Until, pattern, target_of,
@@ -21,7 +23,9 @@ use crate::kernel::pages::Pages;
 use crate::kernel::vfs::{FoundInode, Lookup, Vfs};
 use crate::model::OWNERS;
 
-const XATTR: &[u8] = b"user.sim";
+pub(crate) const XATTR: &[u8] = b"user.sim";
+/// The extended attribute with the layout of a directory.
+const LAYOUT: &[u8] = b"user.redbud.dir.layout";
 
 /// Bytes of one unit of fcntl locks.
 const LOCK_UNIT: u64 = 1024;
@@ -30,6 +34,11 @@ const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
+
+/// The shard of the server of a session.
+pub(crate) fn shard_of(session: &ServerSession) -> ShardId {
+    ShardId(session.server.0 as u8)
+}
 
 /// A mount of one client. Clones are the same mount.
 #[derive(Clone)]
@@ -45,8 +54,9 @@ pub struct Mount {
     pub(crate) history: History,
     vfs: Vfs,
     tags: Rc<Cell<u32>>,
-    /// How many sessions the client had lost at the last call, and where that was first noticed.
-    evicted: Rc<Cell<(u64, u64)>>,
+    /// How many sessions the client had lost at the last call, and where that was first noticed; of
+    /// each server.
+    evicted: Rc<RefCell<Vec<(u64, u64)>>>,
 }
 
 /// An open file of a process.
@@ -190,18 +200,23 @@ impl Mount {
 
     fn begin(&self, op: &Op) -> u64 {
         let begun = self.history.begin(self.index, op.clone());
-        let evictions = self.client.status().evictions;
-        if evictions > self.evicted.get().0 {
-            self.evicted.set((evictions, begun));
-            self.history.renewed(self.index, begun);
+        let mut known = self.evicted.borrow_mut();
+        let sessions = self.client.sessions();
+        known.resize(sessions.len(), (0, 0));
+        for (known, session) in known.iter_mut().zip(sessions) {
+            if session.evictions > known.0 {
+                *known = (session.evictions, begun);
+                self.history.renewed((self.index, shard_of(&session)), begun);
+            }
         }
         begun
     }
 
     /// Has the client lost a session since then?
     fn was_evicted_since(&self, begun: u64) -> bool {
-        let (known, at) = self.evicted.get();
-        at > begun || self.client.status().evictions > known
+        let known = self.evicted.borrow();
+        let before: u64 = known.iter().map(|(evictions, _)| evictions).sum();
+        known.iter().any(|(_, at)| *at > begun) || self.client.status().evictions > before
     }
 
     fn end(&self, begun: u64, op: Op, outcome: Outcome) {
@@ -858,6 +873,17 @@ impl Mount {
         set
     }
 
+    /// Sets where new directories in this one go; the model does not know it. A failure says
+    /// nothing.
+    pub async fn set_home(&self, dir: Ino, layout: &str) {
+        let _locked = self.lock(&[dir]).await;
+        let begun = self.begin(&Op::GetXattr(dir));
+        let root = Caller { uid: 0, gid: 0, pid: 1 };
+        let _ = self.client.setxattr(&root, dir, LAYOUT, layout.as_bytes(), 0, false).await;
+        self.vfs.changed(dir);
+        self.history.end(begun, Vec::new());
+    }
+
     /// Reads the extended attribute of the workload.
     pub async fn get_xattr(&self, ino: Ino) -> Result<(), Fault> {
         let op = Op::GetXattr(ino);
@@ -935,7 +961,7 @@ impl Mount {
             }
         };
         self.history.end(begun, Vec::new());
-        let result = self.finish(Op::SyncNames, self.vfs.fsync_dir(handle)).await;
+        let result = self.finish(Op::SyncNames(dir.shard()), self.vfs.fsync_dir(handle)).await;
         self.client.releasedir(handle);
         result
     }

@@ -17,6 +17,7 @@ use types::{Ino, Name};
 
 use crate::call::{At, Op, name_text};
 use crate::model::OWNERS;
+use crate::mount::XATTR;
 
 /// Did `op` not take effect if no report came? Content may change in part, and be reported in part.
 pub fn is_reported(op: &Op) -> bool {
@@ -48,7 +49,10 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
             Op::SetOwner { ino: its, uid, gid } => its == ino && (set.uid, set.gid) == (*uid, *gid),
             _ => false,
         },
-        Asked::SetXattr { ino, .. } => matches!(op, Op::SetXattr(its, Some(_)) if its == ino),
+        Asked::SetXattr { ino, name, .. } => {
+            let of_workload = name.0 == XATTR;
+            matches!(op, Op::SetXattr(its, Some(_)) if its == ino && of_workload)
+        }
         Asked::RemoveXattr { ino, .. } => matches!(op, Op::SetXattr(its, None) if its == ino),
         Asked::Lock { ino, lock, .. } => is_lock(op, *ino, lock, Some(lock.exclusive)),
         Asked::Unlock { ino, lock } => is_lock(op, *ino, lock, None),

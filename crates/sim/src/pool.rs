@@ -40,6 +40,9 @@ const TARGETS_EACH: u64 = 4;
 /// Of those with several kinds of faults, one of so many moves files between blocks and objects.
 const MIGRATES_EACH: u64 = 3;
 
+/// Separates the random numbers of the pool of several shards from others.
+const SHARDS: u64 = 0x7368_6172_6473_0001;
+
 /// What a run of the pool is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Subject {
@@ -165,6 +168,22 @@ impl Plan {
             plan.faults.push(Fault::Drain);
         }
         (plan, subject)
+    }
+
+    /// The plan of a seed of the pool of two and three shards: without faults, with those of
+    /// servers, with those of sessions, or with all.
+    pub fn of_shards(seed: u64) -> Plan {
+        let mut rng = SimRng::new(seed ^ SHARDS);
+        let faults = match rng.below(8) {
+            0 => Vec::new(),
+            1..3 => vec![Fault::ServerKill, Fault::ServerPower, Fault::PeerCut],
+            3..5 => vec![Fault::ServerKill, Fault::ClientKill, Fault::Silence, Fault::PeerCut],
+            _ => Fault::of_several_shards(),
+        };
+        let workload = if rng.one_in(2) { Workload::Names } else { Workload::Mixed };
+        let shards = 2 + rng.below(2) as usize;
+        let devices = Some(seed / GROUP);
+        Plan { shards, faults, workload, devices, operations: 120, ..Plan::new(seed) }
     }
 
     /// The same run with all files on so many targets. Where there are faults but those of clients

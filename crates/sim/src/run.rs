@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use channel::Mode;
-use env::sim::SimRng;
+use commitment::{Guards, Protocol};
+use env::sim::{SimDisk, SimRng};
 use types::{Duration, Ino, Instant};
 
 use crate::call::{At, Call, MAPPED, NAMES, Op, Outcome};
@@ -26,7 +27,8 @@ use crate::script::{Keep, Script, ScriptStep, Workload};
 use crate::target_state::TargetCounts;
 use crate::zones::{Drawn, Sizes};
 use crate::{
-    committing, drains, fields, invariants, panics, placing, space, target_checks, target_space,
+    committing, drains, fields, invariants, panics, placing, shards, space, target_checks,
+    target_space,
 };
 
 /// After the last fault everything finishes within this virtual time.
@@ -34,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The step of the final power cut; the power cut draws its random numbers from it.
 const POWER_CUT_STEP: ScriptStep = ScriptStep::Fault(u32::MAX);
+
+/// Within this time what servers have written reaches their devices.
+const SETTLING: Duration = Duration::from_secs(2);
 
 /// Number of the client that reads everything at the end.
 const AUDITOR: usize = 99;
@@ -83,6 +88,11 @@ pub struct Plan {
     pub placing: u64,
     /// Object storage targets, on which all files lie; 0: all lie on data zones.
     pub osts: usize,
+    /// Shards, each with a metadata server and as many data zones as `zones` says.
+    pub shards: usize,
+    /// What protects operations of several shards. A test leaves something out, and expects a
+    /// violation.
+    pub guards: Guards,
 }
 
 impl Plan {
@@ -111,6 +121,8 @@ impl Plan {
             standbys: 0,
             placing: 0,
             osts: 0,
+            shards: 1,
+            guards: Guards::ALL,
         }
     }
 
@@ -146,6 +158,11 @@ impl Plan {
             // The bound on calls on a shared page knows the usual ways only.
             cluster.commit = committing::commit(self.placing);
             cluster.workers = committing::workers(self.placing);
+        }
+        cluster.guards = self.guards;
+        if self.shards > 1 {
+            let mut rng = SimRng::new(self.seed ^ PROTOCOLS);
+            cluster.protocol = Protocol::ALL[rng.below(Protocol::ALL.len() as u64) as usize];
         }
         cluster.stand_by(self.standbys, self.world_seed());
         let small = self.is_short() && !self.is_short_of_metadata();
@@ -190,6 +207,7 @@ impl Plan {
             uneven: self.has(Fault::Uneven, 3),
             time: self.time.unwrap_or_default(),
             sizes: self.sizes(),
+            shards: self.shards,
             format: self.format(),
             timed: self.timed.then(|| self.its_devices()),
         }
@@ -226,7 +244,17 @@ impl Plan {
             kills,
             has_faults,
             page_within,
+            shards: self.shards,
         }
+    }
+
+    /// The layout of the root directory; `None`: the usual one.
+    fn layout(&self) -> Option<String> {
+        let placing = placing::layout(self.placing, self.zones);
+        if self.shards == 1 {
+            return placing;
+        }
+        Some(format!("{} mds=spread", placing.unwrap_or_default()).trim_start().to_owned())
     }
 
     /// The seed of the world; its last bit selects the scheduling of tasks.
@@ -292,6 +320,9 @@ impl Plan {
         }
         if self.osts != 0 {
             text += &format!(" --osts {}", self.osts);
+        }
+        if self.shards != 1 {
+            text += &format!(" --mds {}", self.shards);
         }
         text
     }
@@ -469,7 +500,7 @@ fn run_and(plan: &Plan, on_history: impl FnOnce(&[Call], bool)) -> Report {
         fault_steps: ended.reached_steps.get(),
         steps: calls.len() as u64,
         lost: lost(&calls),
-        restarts: ended.starts.get().saturating_sub(1),
+        restarts: ended.starts.get().saturating_sub(plan.shards as u64),
         takeovers: standing,
         drains,
         stores: stores(&calls),
@@ -525,6 +556,9 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 /// Separates the random numbers of fences from others.
 const FENCES: u64 = 0x6665_6e63_6500_0000;
 
+/// Separates the random numbers of commitment protocols from others.
+const PROTOCOLS: u64 = 0x7072_6f74_6f00_0000;
+
 /// Injected faults, reached fault steps, and corrupted devices.
 type Counts = (Rc<RefCell<FaultCounts>>, Rc<Cell<u32>>, Rc<Cell<DamageCounts>>);
 
@@ -543,14 +577,17 @@ async fn safety_and_healing(
     }
     space::watch(&cluster, &history, (&plan.sizes(), plan.is_short()));
     drains::watch(&cluster);
+    if cluster.has_several() {
+        history.has_several_shards();
+    }
     let script = Rc::new(plan.script());
     let fleet = plan.fleet(&cluster, &history, &script);
     let _watching = cluster.watch_devices();
     invariants::watch(&cluster, &fleet, plan.only_devices_fail());
-    cluster.start_server();
+    cluster.start_servers();
     if plan.osts > 0 {
         cluster.enter_targets(plan.seed).await.map_err(|text| (Invariant::Mount, text))?;
-    } else if let Some(layout) = placing::layout(plan.placing, plan.zones) {
+    } else if let Some(layout) = plan.layout() {
         cluster.set_layout(&layout).await.map_err(|text| (Invariant::Mount, text))?;
     }
     for client in 0..plan.clients {
@@ -709,9 +746,28 @@ async fn audit(
     walk(&auditor).await;
     auditor.client.unmount().await;
     fleet.record_dead_sessions(true);
-    let image = cluster.meta().fork();
-    cluster::fsck(image, 1).map_err(|text| (Invariant::Whole, text))?;
+    if cluster.has_several() {
+        history.all_is_decided();
+        shards_agree(cluster).await?;
+    }
+    let images = cluster.all_shards().map(|shard| cluster.meta_of(shard).fork());
+    shards::fsck_all(images.collect(), 1).map_err(|text| (Invariant::Whole, text))?;
     target_checks::check_all(cluster).await
+}
+
+/// No operation of several shards is left open once all servers run and all clients have left.
+async fn shards_agree(cluster: &Cluster) -> Result<(), Broken> {
+    let patience = cluster.env.now() + PATIENCE;
+    while !cluster.is_settled() {
+        if cluster.env.now() > patience {
+            let text = "an operation of several shards stays open".to_owned();
+            return Err((Invariant::Ends, text));
+        }
+        cluster.env.sleep(Duration::from_millis(100)).await;
+    }
+    // What the servers have written of it reaches their devices.
+    cluster.env.sleep(SETTLING).await;
+    Ok(())
 }
 
 async fn unmount(cluster: &Cluster, mounts: &[Mount]) -> Result<(), Broken> {
@@ -742,13 +798,17 @@ async fn lose_power(
     cluster.events.line("fault: cluster-power");
     fleet.end();
     history.happened(NOBODY, Op::LostPower { stuck: cluster.has_stuck() });
-    let meta = cluster.meta().after_power_cut(rng);
+    let metas = cluster.all_shards().map(|shard| cluster.meta_of(shard).after_power_cut(rng));
+    let metas: Vec<SimDisk> = metas.collect();
     let data = cluster.data_lose_power(rng);
-    cluster::fsck(meta.fork(), 2).map_err(|text| (Invariant::PowerCut, text))?;
-    cluster.replace(Some(meta), Some(data));
+    for (shard, meta) in cluster.all_shards().zip(metas) {
+        cluster::fsck(meta.fork(), 2).map_err(|text| (Invariant::PowerCut, text))?;
+        cluster.replace_meta(shard, meta);
+    }
+    cluster.replace_data(data);
     cluster.targets_lose_power(rng);
     cluster.start_targets();
-    cluster.start_server();
+    cluster.start_servers();
     Ok(())
 }
 

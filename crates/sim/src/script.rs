@@ -179,6 +179,8 @@ pub struct Script {
     /// Without faults no call on a page that processes share takes longer: see
     /// [`Invariant::Fair`](crate::invariant::Invariant::Fair).
     pub page_within: Duration,
+    /// Shards of the cluster.
+    pub shards: usize,
 }
 
 #[cfg(test)]
@@ -195,6 +197,7 @@ impl Script {
             kills: false,
             has_faults: false,
             page_within: crate::fields::WITHIN,
+            shards: 1,
         }
     }
 }
@@ -344,6 +347,7 @@ mod tests {
             kills,
             has_faults,
             page_within: spacing,
+            shards: 1,
         };
         let some = Script { keep: Some(Keep([ScriptStep::Fault(2)].into())), ..all.clone() };
         assert!(

@@ -56,7 +56,7 @@ pub(crate) struct Standing {
 }
 
 /// The node of a server.
-fn node_name(index: usize) -> String {
+pub(crate) fn node_name(index: usize) -> String {
     if index == 0 { SERVER.to_owned() } else { format!("{SERVER}{index}") }
 }
 

@@ -109,7 +109,8 @@ pub fn watch(cluster: &Cluster, history: &History, (sizes, short): (&Sizes, bool
         if short && refuses_clients(free.as_ref()) {
             of.out_of_room_at.set(Some(of.env.now()));
         }
-        targets.or(free.map(|free| low_space(&free, &doubtful)).unwrap_or_default())
+        let shards = of.all_shards().skip(1).filter_map(|shard| of.free_of(shard)).chain(free);
+        shards.map(|free| low_space(&free, &doubtful)).fold(targets, LowSpace::or)
     };
     history.probe_space_with(Box::new(look));
     if !short {

@@ -114,18 +114,18 @@ impl Injector {
         chances: &mut SimRng,
     ) -> Stall {
         if !is_data {
-            return Stall::Disk { disk: self.cluster.meta(), zone: None, node: None, most };
+            return Stall::Disk { disk: self.cluster.meta_of(self.a_shard()), zone: None, node: None, most };
         }
         if let Some(nth) = self.target_in_place_of_a_zone(chances) {
             return Stall::Target { disk: self.cluster.targets.disk(nth), nth, most };
         }
         let zone = self.any_zone(beside, chances);
-        let node = self.reach(chances);
+        let node = self.reach(zone, chances);
         Stall::Disk { disk: self.cluster.device(zone), zone: Some(zone), node, most }
     }
 
     fn blocked_client(&self, slot: usize, direction: Direction) -> Stall {
-        let (name, server) = (self.fleet.name(slot), self.cluster.server());
+        let (name, server) = (self.fleet.name(slot), self.a_server());
         Stall::Client { slot, name, server, direction }
     }
 
@@ -230,8 +230,8 @@ impl Injector {
         let (cluster, disk, node) = (self.cluster.clone(), disk.clone(), node.to_owned());
         cluster.env.clone().spawn(async move {
             while disk.is_stalled_for(&node) {
-                let ledger = cluster.ledger();
-                if ledger.is_some_and(|ledger| !ledger.quarantined().is_empty()) {
+                let mut ledgers = cluster.all_shards().filter_map(|shard| cluster.ledger_of(shard));
+                if ledgers.any(|ledger| !ledger.quarantined().is_empty()) {
                     cluster.events.line(&format!("{node} reaches its devices: one is evicted"));
                     disk.stall_for(Some(&node), false);
                 }

@@ -21,13 +21,13 @@ use membership::{Member, Membership, Term};
 use mfs::Mfs;
 use proto::mds::Mds as MdsPeer;
 use session::server::{Door, turn_away};
-use types::{Duration, Epoch, Instant};
+use types::{Duration, Epoch, Instant, ShardId};
 
 use crate::cluster::{Cluster, META, address};
 use crate::etcd::Seat;
 use crate::invariant::Invariant;
 use crate::keys::Keys;
-use crate::servers::{Means, Process, SERVER, Standing};
+use crate::servers::{Means, Process, Standing};
 
 /// Most time until a process that has ended is started again.
 const AGAIN: Duration = Duration::from_millis(300);
@@ -51,15 +51,15 @@ impl Cluster {
         self.standing = Some(standing);
     }
 
-    /// The node of the server that owns the metadata, or that did last.
+    /// The node of the server that owns the first shard's metadata, or that did last.
     pub(crate) fn server(&self) -> String {
-        self.standing.as_ref().map_or_else(|| SERVER.to_owned(), |standing| standing.node())
+        self.server_of(ShardId(0))
     }
 
     /// The nodes of all servers.
     pub(crate) fn servers(&self) -> Vec<String> {
         match &self.standing {
-            None => vec![SERVER.to_owned()],
+            None => self.all_shards().map(|shard| self.server_of(shard)).collect(),
             Some(standing) => standing.nodes().collect(),
         }
     }
@@ -93,7 +93,7 @@ impl Cluster {
         let Some(run) = self.world.run_of(node) else { return };
         let owns = standing.owner.borrow().as_ref() == Some(&(node.to_owned(), run));
         if owns {
-            self.server_ends();
+            self.server_ends(ShardId(0));
         }
         self.world.kill(node);
         if standing.cut.borrow_mut().remove(node) {
@@ -267,7 +267,7 @@ impl StandingServer {
             env.spawn(async move { noted.serving(term, epoch, took).await });
         };
         let server = (self.env.clone(), config);
-        let served = self.cluster.serve(server, above, opened, stop).await;
+        let served = self.cluster.serve(ShardId(0), server, above, opened, stop).await;
         self.cluster.owner_ends_if(&self.process);
         if let Err(error) = &served {
             self.judge(error);
@@ -283,7 +283,7 @@ impl StandingServer {
     /// It owns the metadata from here on.
     fn owns(&self) {
         if self.standing.has_owner() {
-            self.cluster.server_ends();
+            self.cluster.server_ends(ShardId(0));
         }
         let (standing, (node, run)) = (&self.standing, &self.process);
         if self.cluster.starts.get() > 0 {
@@ -333,7 +333,7 @@ impl Cluster {
         let Some(standing) = &self.standing else { return };
         let owns = standing.owner.borrow().as_ref() == Some(process);
         if owns {
-            self.server_ends();
+            self.server_ends(ShardId(0));
         }
     }
 }

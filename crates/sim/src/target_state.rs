@@ -117,7 +117,7 @@ impl Targets {
     pub(crate) fn happened(&self, event: Event<'_>) {
         match event {
             Event::Answers { reply, .. } => self.note_made(reply),
-            Event::Opened(from) => {
+            Event::Opened(_, from) => {
                 let made = self.made.take();
                 let lost = made.into_iter().filter(|(_, at)| *at > from.lsn);
                 self.unmade.borrow_mut().extend(lost.map(|(object, _)| object));

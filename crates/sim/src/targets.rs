@@ -269,8 +269,14 @@ impl Cluster {
     }
 
     /// The nodes that a host does not reach while it is cut off for this long: the metadata
-    /// servers, in every second case the targets, too.
+    /// servers, in every second case the targets, too. Of several shards in every third case only
+    /// the server of one.
     pub(crate) fn out_of_reach(&self, time: Duration) -> Vec<String> {
+        let drawn = time.as_micros() / 3;
+        if self.has_several() && time.as_micros().is_multiple_of(3) {
+            let shard = self.all_shards().nth((drawn % self.shards.len() as u128) as usize);
+            return shard.map(|shard| self.server_of(shard)).into_iter().collect();
+        }
         let with_targets = time.as_micros().is_multiple_of(2);
         let targets = self.targets.nodes().filter(|_| with_targets);
         self.servers().into_iter().chain(targets).collect()

@@ -4,13 +4,15 @@
 //! - a client loses its changes in reverse order, the last one first. A change that ended before
 //!   another began is lost only together with that one;
 //! - a change that a client synced, or that another client saw, is not lost: a past in which
-//!   another client's answer would differ is impossible.
+//!   another client's answer would differ is impossible;
+//! - each shard has a log of its own: a client loses the changes that one server has executed. A
+//!   change of several shards was agreed on before it took effect, and is never lost.
 
 use std::rc::Rc;
 
-use types::Ino;
+use types::{Ino, ShardId};
 
-use crate::call::{At, Call, FileNo, Op, Outcome};
+use crate::call::{At, Call, FileNo, Op, Outcome, are_apart};
 use crate::model::{FsState, Step};
 
 /// Steps this far before a client's last sync are not examined.
@@ -77,9 +79,16 @@ fn past_steps(past: Option<&Rc<PastStep>>) -> impl Iterator<Item = &Rc<PastStep>
     std::iter::successors(past, |link| link.before.as_ref())
 }
 
-/// A client's unsynced changes of names and attributes that may be among its last `most`, newest
-/// first. Of concurrent changes each may have been the last.
-pub fn last_changes(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Vec<&Rc<PastStep>> {
+/// A client, and the shard whose server it loses.
+pub type Loser = (usize, ShardId);
+
+/// A client's unsynced changes of names and attributes at a shard that may be among its last `most`
+/// there, newest first. Of concurrent changes each may have been the last.
+pub fn last_changes(
+    past: Option<&Rc<PastStep>>,
+    (client, shard): Loser,
+    most: u32,
+) -> Vec<&Rc<PastStep>> {
     let most = most as usize;
     let (mut floor, mut earlier, mut since) = (0, 0, 0);
     let mut found: Vec<&Rc<PastStep>> = Vec::new();
@@ -92,12 +101,17 @@ pub fn last_changes(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Ve
             continue;
         }
         match &call.op {
-            Op::Fsync(..) | Op::SyncNames | Op::SyncAll if call.outcome == Some(Outcome::Done) => {
+            Op::Fsync(..) | Op::SyncNames(_) | Op::SyncAll
+                if call.outcome == Some(Outcome::Done)
+                    && call.op.executed_at().is_none_or(|at| at == shard) =>
+            {
                 floor = floor.max(call.begun);
             }
             // Changes of its next session may come before an earlier loss that is recorded late.
-            Op::Lost { next, .. } => since = since.max(next.unwrap_or(call.ended)),
-            op if op.changes_names() => {
+            Op::Lost { next, shard: its, .. } if *its == shard => {
+                since = since.max(next.unwrap_or(call.ended));
+            }
+            op if op.changes_names() && op.executed_at() == Some(shard) => {
                 if !is_change(link) || call.ended < floor || call.begun < since {
                     continue;
                 }
@@ -110,9 +124,9 @@ pub fn last_changes(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Ve
     found
 }
 
-/// Inodes that a client created by changes that may be among its last `most`.
-pub fn last_made(past: Option<&Rc<PastStep>>, client: usize, most: u32) -> Vec<Ino> {
-    let changes = last_changes(past, client, most);
+/// Inodes that a client created by changes at a shard that may be among its last `most`.
+pub fn last_made(past: Option<&Rc<PastStep>>, of: Loser, most: u32) -> Vec<Ino> {
+    let changes = last_changes(past, of, most);
     let made = changes.iter().filter(|link| link.call.op.makes());
     made.filter_map(|link| match link.call.outcome {
         Some(Outcome::Found(ino)) => ino,
@@ -135,18 +149,19 @@ pub struct Alternative {
     pub later: Vec<Rc<Call>>,
 }
 
-/// Every possible state when a client loses some of its last changes, by the position `end`; the
-/// first is the state without a loss. `stays` holds for inodes that were seen later.
+/// Every possible state when a client loses some of its last changes at a shard, by the position
+/// `end`; the first is the state without a loss. `stays` holds for inodes that were seen later.
 pub fn without(
     past: Option<&Rc<PastStep>>,
-    (client, end): (usize, u64),
+    (of, end): (Loser, u64),
     most: u32,
     stays: &dyn Fn(Ino) -> bool,
 ) -> Vec<Alternative> {
-    let changes = last_changes(past, client, most);
+    let (client, _) = of;
+    let changes = last_changes(past, of, most);
     let seen = |link: &&Rc<PastStep>| match &link.call.outcome {
-        Some(Outcome::Found(Some(ino))) => stays(*ino),
-        _ => false,
+        Some(Outcome::Found(Some(ino))) if stays(*ino) => true,
+        _ => is_joint(link),
     };
     let may_go: Vec<&Rc<PastStep>> = changes.iter().copied().filter(|link| !seen(link)).collect();
     let none = Alternative {
@@ -269,6 +284,18 @@ fn again(
         }
     }
     Some(Alternative { state: Some(state), past, files: orphans, lost: gone, later })
+}
+
+/// Did it change what two shards have?
+fn is_joint(link: &PastStep) -> bool {
+    let apart = |at: At| link.state.find(at).is_some_and(|ino| are_apart(ino, at.dir));
+    match (&link.call.op, &link.call.outcome) {
+        (Op::Make(at, _), Some(Outcome::Found(Some(ino)))) => are_apart(*ino, at.dir),
+        (Op::Link(ino, at), _) => are_apart(*ino, at.dir),
+        (Op::Unlink(at) | Op::Rmdir(at), _) => apart(*at),
+        (Op::Rename { from, to, .. }, _) => are_apart(from.dir, to.dir),
+        _ => false,
+    }
 }
 
 /// Did it change names or attributes?

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use client::ClientStatus;
+use client::ServerSession;
 
 /// Most changes that a client may lose with a server that dies.
 pub const UNDURABLE_MAX: u32 = 64;
@@ -15,7 +15,7 @@ pub struct UndurableChanges(BTreeMap<u64, u32>);
 
 impl UndurableChanges {
     /// The server is about to die.
-    pub fn note(&mut self, status: &ClientStatus) {
+    pub fn note(&mut self, status: &ServerSession) {
         let undurable = (status.replay + status.in_flight) as u32;
         self.0.insert(status.evictions, undurable.min(UNDURABLE_MAX));
     }
@@ -29,10 +29,20 @@ impl UndurableChanges {
 
 #[cfg(test)]
 mod tests {
+    use types::{ClientId, Duration, Epoch, ServerId};
+
     use super::*;
 
-    fn status(evictions: u64, replay: usize) -> ClientStatus {
-        ClientStatus { evictions, replay, ..ClientStatus::default() }
+    fn status(evictions: u64, replay: usize) -> ServerSession {
+        ServerSession {
+            server: ServerId(0),
+            client: ClientId(1),
+            epoch: Epoch(1),
+            in_flight: 0,
+            replay,
+            evictions,
+            lease_left: Duration::ZERO,
+        }
     }
 
     #[test]
@@ -43,7 +53,7 @@ mod tests {
         assert_eq!(undurable.of(0), 9);
         undurable.note(&status(0, 2));
         assert_eq!(undurable.of(0), 2, "it has replayed nothing of what is durable since");
-        undurable.note(&ClientStatus { in_flight: 1, ..status(1, 3) });
+        undurable.note(&ServerSession { in_flight: 1, ..status(1, 3) });
         assert_eq!(
             (undurable.of(0), undurable.of(1), undurable.of(2)),
             (2, 4, 0),

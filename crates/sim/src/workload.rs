@@ -20,6 +20,9 @@ const IDS: u64 = 6;
 /// operations existed.
 const EXTRA: u64 = 10;
 
+/// With several shards one operation in this many says where new directories go.
+const PLACED: u64 = 12;
+
 /// A process, which runs one operation after another.
 pub struct Process {
     pub(crate) mount: Mount,
@@ -130,6 +133,9 @@ impl Process {
         if self.script.extra_operations && self.one_in(EXTRA) {
             return self.extra_operations().await;
         }
+        if self.script.shards > 1 && self.one_in(PLACED) {
+            return self.place().await;
+        }
         match self.script.workload.roll(&mut self.rng) {
             0..8 => self.make().await,
             8..16 => self.create().await,
@@ -157,6 +163,18 @@ impl Process {
             62..64 => self.forget(),
             _ => self.content().await,
         }
+    }
+
+    /// New directories in this one go to another shard from here on, or to all in turn, or stay.
+    async fn place(&mut self) -> Result<(), Fault> {
+        let dir = self.dir().await?;
+        let layout = match self.rng.below(6) {
+            0 => "mds=parent".to_owned(),
+            1 | 2 => format!("mds={}", self.rng.below(self.script.shards as u64)),
+            _ => "mds=spread".to_owned(),
+        };
+        self.mount.set_home(dir, &layout).await;
+        Ok(())
     }
 
     async fn make(&mut self) -> Result<(), Fault> {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use env::sim::{DiskModel, Flash, HardDisk, SimDisk, SimRng};
 use label::{Label, SliceKind};
 use types::limits::BLOCK_U64;
-use types::{Duration, PagId, Uuid};
+use types::{Duration, PagId, ShardId, Uuid};
 
 use crate::cluster::{FS, Format, fs_uuid};
 use crate::space;
@@ -33,6 +33,17 @@ pub(crate) type Place = (PagId, u64);
 /// The data zones of a cluster with this many.
 pub(crate) fn zones(count: usize) -> impl Iterator<Item = PagId> {
     (0..count as u16).map(PagId)
+}
+
+/// The shards of a cluster with this many.
+pub(crate) fn shards(count: usize) -> impl Iterator<Item = ShardId> + use<> {
+    (0..count as u8).map(ShardId)
+}
+
+/// The data zones of a shard, if each has this many.
+pub(crate) fn of_shard(shard: ShardId, each: usize) -> impl Iterator<Item = PagId> + use<> {
+    let first = usize::from(shard.0) * each;
+    (first..first + each).map(|zone| PagId(zone as u16))
 }
 
 /// The name of a zone's device.
@@ -141,23 +152,32 @@ impl Drawn {
 
 /// The attached disks.
 pub struct Disks {
-    /// The metadata zone.
-    pub meta: SimDisk,
-    /// The data zones.
+    /// The metadata zones, one for each shard.
+    pub metas: Vec<SimDisk>,
+    /// The data zones, of one shard after the other.
     pub data: Vec<SimDisk>,
 }
 
 impl Disks {
-    /// Freshly formatted disks; `format` makes a metadata zone.
-    pub fn new(sizes: &Sizes, made: Format, format: impl FnOnce() -> SimDisk) -> Disks {
-        let data = zones(sizes.data.len()).zip(&sizes.data);
+    /// Freshly formatted disks; `format` makes a metadata zone, of a shard if there are several.
+    pub fn new(
+        sizes: &Sizes,
+        made: Format,
+        count: usize,
+        format: impl Fn(Option<ShardId>) -> SimDisk,
+    ) -> Disks {
+        let each = sizes.data.len();
+        let data = |shard| of_shard(shard, each).zip(&sizes.data);
+        let data = shards(count.max(1)).flat_map(data);
         let data = data.map(|(zone, blocks)| labelled(zone, *blocks)).collect();
-        Disks { meta: kept((sizes.clone(), made), format), data }
+        let of = |shard| Some(shard).filter(|_| count > 1);
+        let meta = |shard| kept((sizes.clone(), made, of(shard)), || format(of(shard)));
+        Disks { metas: shards(count.max(1)).map(meta).collect(), data }
     }
 
     /// Gives the devices models, so that each takes its time.
     pub fn take_time(&self, drawn: Drawn) {
-        for (nth, disk) in (0..).zip([&self.meta].into_iter().chain(&self.data)) {
+        for (nth, disk) in (0..).zip(self.metas.iter().chain(&self.data)) {
             if let Some(model) = drawn.model(nth) {
                 disk.set_model(model);
             }
@@ -165,15 +185,18 @@ impl Disks {
     }
 }
 
+/// What a formatted metadata zone follows from; the last is its shard, if there are several.
+type Kind = (Sizes, Format, Option<ShardId>);
+
 /// A fork of the metadata zone of these sizes and this format, which never differs.
-fn kept(of: (Sizes, Format), format: impl FnOnce() -> SimDisk) -> SimDisk {
-    type Formatted = (BTreeMap<(Sizes, Format), SimDisk>, VecDeque<(Sizes, Format)>);
+fn kept(of: Kind, format: impl FnOnce() -> SimDisk) -> SimDisk {
+    type Formatted = (BTreeMap<Kind, SimDisk>, VecDeque<Kind>);
     static FORMATTED: Mutex<Formatted> = Mutex::new((BTreeMap::new(), VecDeque::new()));
     let mut all = FORMATTED.lock().unwrap_or_else(PoisonError::into_inner);
     let (disks, order) = &mut *all;
     if !disks.contains_key(&of) {
         // Those of one zone are few, and every run with the usual devices needs them.
-        if of.0.data.len() > 1 {
+        if of.0.data.len() > 1 || of.2.is_some() {
             order.push_back(of.clone());
         }
         if order.len() > KEPT

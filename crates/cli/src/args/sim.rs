@@ -9,7 +9,7 @@ use super::Output;
 /// Arguments of `sim`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Real clients and a real metadata server run in this process, on a simulated network and
+Real clients and real metadata servers run in this process, on a simulated network and
 simulated disks. All random decisions follow from the seed: the same seed, options and
 version of Redbud give the same run and the same trace, on every machine. The simulator
 compares what every application saw with a model of a POSIX file system. At the end every
@@ -26,7 +26,7 @@ Kinds of faults (see SIMULATION.md): cut, partition, one-way, mute, uneven; serv
 server-power, server-pause; client-kill, process-kill, signal, silence, power,
 cluster-power; stall, long-stall, data-eio, meta-eio, death, space, damage; clock-jump,
 drift; together, pairs; takeover (with --standbys); drain (with --zones); target-kill,
-target-power, target-cut, migrate (with --osts). There data-eio, stalls and space are those of
+target-power, target-cut, migrate (with --osts); peer-cut (with --mds). With --osts data-eio, stalls and space are those of
 targets.
 
 A campaign continues only with the build and the options that began it, or with --changed.
@@ -83,7 +83,7 @@ pub struct SimArgs {
     /// first, and other orders only if it does not explain the history
     #[arg(long)]
     pub all_orders: bool,
-    /// Number of data zones, of different sizes
+    /// Number of data zones of each metadata server, of different sizes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
     pub zones: u16,
     /// Let each device take the time of a hard disk, of flash, or the usual time, by the seed
@@ -112,11 +112,11 @@ pub struct SimArgs {
     #[arg(long, conflicts_with_all = [
         "clients", "processes", "executors", "operations", "faults", "workload", "hours", "keep",
         "zones", "timed_disks", "devices", "lease", "usual_format", "usual_operations", "security",
-        "standbys", "placing", "osts",
+        "standbys", "placing", "osts", "mds",
     ])]
     pub pool: bool,
-    /// Number of metadata servers; only 1 is supported
-    #[arg(long, default_value_t = 1)]
+    /// Number of metadata servers, up to 4, each with its shard and its data zones
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4))]
     pub mds: u16,
     /// Run every seed twice; both runs must be equal
     #[arg(long)]

@@ -34,7 +34,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use commitment::{Counts, Guards, Protocol, Site, TxnId};
+use commitment::{Counts, Protocol, Site, TxnId};
 use env::Env;
 use env::sync::{Notify, OneSender};
 use types::{ClientId, Duration, HashMap, Ino, ShardId};
@@ -99,7 +99,7 @@ impl Joint {
         });
         let peers = others.filter(|(other, _)| *other != shard);
         Joint {
-            site: RefCell::new(Site::new(shard, epoch, Guards::ALL)),
+            site: RefCell::new(Site::new(shard, epoch, runtime.config.guards)),
             open: RefCell::default(),
             closed: RefCell::default(),
             peers: peers.map(|(other, at)| (other, Rc::new(Peer::new(other, at)))).collect(),

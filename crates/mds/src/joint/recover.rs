@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use commitment::{Entry, Guards, Kept, Protocol, Site, TxnId};
+use commitment::{Entry, Kept, Protocol, Site, TxnId};
 use mfs::{Cost, StoreError};
 use types::{Fault, Ino};
 
@@ -54,7 +54,7 @@ pub async fn recover(server: &Rc<Server>) -> Result<(), StoreError> {
     }
     let (shard, epoch) = (runtime.shard, runtime.identity.epoch);
     let entries: BTreeMap<TxnId, Entry> = entries;
-    let (site, actions) = Site::recover(shard, epoch, Guards::ALL, entries);
+    let (site, actions) = Site::recover(shard, epoch, runtime.config.guards, entries);
     *server.joint.site.borrow_mut() = site;
     perform(server, actions);
     Ok(())

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use env::sync::oneshot;
 use proto::message::{OBJECT_TARGET, Peer, Principal, Replay, Reply, Request};
 use proto::slots::Ticket;
-use types::{Bug, Fault, Transno, planted};
+use types::{Bug, Fault, ServerId, Transno, planted};
 
 use super::{Phase, Session, SessionState, done};
 
@@ -34,7 +34,11 @@ impl<P: Peer> SessionState<P> {
 impl<P: Peer> Session<P> {
     pub(super) async fn recover(self: Rc<Self>, number: u64, survived: Transno) {
         if self.try_recover(number, survived).await.is_ok() {
-            self.log(&format!("the {} restarted; everything it had lost was replayed", P::NAME));
+            let peer = match self.config.expected.server {
+                ServerId::ANY => format!("the {}", P::NAME),
+                server => format!("{} {server}", P::NAME),
+            };
+            self.log(&format!("{peer} restarted; everything it had lost was replayed"));
             self.resend();
         }
     }

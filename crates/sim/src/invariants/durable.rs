@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use env::sim::DiskEvent;
-use types::{Fault, Ino, PagId, Transno};
+use types::{Fault, Ino, PagId, ShardId, Transno};
 
 use super::{ClientPlace, NodeRun, WriteId, epochs, runs_at};
 use crate::call::{At, Call, Op, Outcome};
@@ -118,6 +118,16 @@ enum Unit {
     Attr(Ino),
 }
 
+impl Unit {
+    /// The shard that has it.
+    fn shard(self) -> ShardId {
+        match self {
+            Unit::Name(at) => at.dir.shard(),
+            Unit::Attr(ino) => ino.shard(),
+        }
+    }
+}
+
 /// The objects that an operation changes or shows.
 fn units(op: &Op) -> Vec<Unit> {
     match *op {
@@ -158,6 +168,9 @@ struct UnflushedWrite {
 /// The state of the checker.
 pub(crate) struct Durable {
     events: Events,
+    /// Only what this shard has is followed. Of an operation of several shards the others have
+    /// their parts in logs of their own.
+    shard: ShardId,
     log: LogOnDisk,
     /// A server announced the log as durable up to here.
     announced: u64,
@@ -169,9 +182,9 @@ pub(crate) struct Durable {
 }
 
 impl Durable {
-    pub(crate) fn new(events: &Events) -> Durable {
+    pub(crate) fn new(events: &Events, shard: ShardId) -> Durable {
         let (log, changes, unflushed) = Default::default();
-        Durable { events: events.clone(), log, announced: 0, epoch: 0, changes, unflushed }
+        Durable { events: events.clone(), shard, log, announced: 0, epoch: 0, changes, unflushed }
     }
 
     fn broken(&self, text: &str) {
@@ -225,7 +238,8 @@ impl Durable {
 
     /// A client has changed the objects of this step.
     pub(crate) fn changed(&mut self, client: usize, at: u64, op: &Op, transno: Transno) {
-        for unit in units(op) {
+        let shard = self.shard;
+        for unit in units(op).into_iter().filter(|unit| unit.shard() == shard) {
             self.note(client, at, unit, transno);
         }
     }
@@ -274,7 +288,8 @@ impl Durable {
     fn names_synced(&self, call: &Call, durable: u64) {
         let is_meant = |unit: &Unit| match (&call.op, unit) {
             (Op::Fsync(of, _), Unit::Attr(ino)) => of == ino,
-            (Op::SyncNames | Op::SyncAll, _) => true,
+            (Op::SyncNames(shard), _) => *shard == self.shard,
+            (Op::SyncAll, _) => true,
             _ => false,
         };
         for (unit, changes) in self.changes.iter().filter(|(unit, _)| is_meant(unit)) {
@@ -382,7 +397,7 @@ mod tests {
 
     fn found(work: impl FnOnce(&mut Durable)) -> Option<String> {
         let events = Events::default();
-        let mut durable = Durable::new(&events);
+        let mut durable = Durable::new(&events, ShardId(0));
         durable.opened(1, LOG_BYTES - 8192);
         work(&mut durable);
         events.first_violation().map(|(invariant, text)| {
@@ -555,7 +570,7 @@ mod tests {
             })
             .is_some()
         };
-        for sync in [Op::SyncNames, Op::SyncAll, Op::Fsync(Ino(7), 1)] {
+        for sync in [Op::SyncNames(ShardId(0)), Op::SyncAll, Op::Fsync(Ino(7), 1)] {
             assert!(is_missing(sync.clone(), 13, false), "{sync:?}");
             assert!(!is_missing(sync.clone(), 13, true), "{sync:?}");
             assert!(!is_missing(sync, 11, false), "it was not answered");

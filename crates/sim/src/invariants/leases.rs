@@ -21,7 +21,7 @@ use types::{ClientId, Duration, HeldRange, Ino, Rights};
 use crate::cluster::Cluster;
 use crate::events::Events;
 use crate::invariant::Invariant;
-use crate::mount::Mount;
+use crate::mount::{Mount, shard_of};
 
 /// A holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,9 +56,10 @@ pub(crate) fn holders(cluster: &Cluster, mounts: &[Mount]) -> Vec<(usize, Client
 /// Checks all leases; returns how many there were.
 pub(crate) fn check(cluster: &Cluster, clients: &[(usize, Client)]) -> usize {
     let mut looked_at = 0;
-    let ledger = cluster.ledger().filter(|ledger| ledger.serves());
+    let serving = |shard| cluster.ledger_of(shard).filter(Introspection::serves);
+    let ledgers: Vec<Option<Introspection>> = cluster.all_shards().map(serving).collect();
     let mut counted: BTreeMap<(Ino, ClientId), Rights> = BTreeMap::new();
-    if let Some(ledger) = &ledger {
+    for ledger in ledgers.iter().flatten() {
         let mut holders = Holders::new();
         for lease in ledger.leases() {
             counted.insert((lease.ino, lease.client), lease.rights);
@@ -69,12 +70,17 @@ pub(crate) fn check(cluster: &Cluster, clients: &[(usize, Client)]) -> usize {
         conflicts(&cluster.events, &holders, "the server counts");
     }
     let (mut holders, mut parts) = (Holders::new(), PartHolders::new());
-    for (index, its) in clients.iter().filter(|(_, its)| its.lease_left() > Duration::ZERO) {
-        let client = its.number();
-        let who = Who::Mount(*index, client);
+    let sessions = clients.iter().flat_map(|(index, its)| {
+        its.sessions().into_iter().map(move |session| (*index, its, session))
+    });
+    for (index, its, session) in sessions.filter(|(.., of)| of.lease_left > Duration::ZERO) {
+        let (client, shard) = (session.client, shard_of(&session));
+        let who = Who::Mount(index, client);
+        let ledger = &ledgers[usize::from(shard.0)];
+        let is_its = |ino: Ino| ledgers.len() == 1 || ino.shard() == shard;
         let live =
             ledger.as_ref().is_some_and(|ledger| ledger.standing(client) == SessionStanding::Live);
-        for (ino, rights) in its.leases() {
+        for (ino, rights) in its.leases().into_iter().filter(|(ino, _)| is_its(*ino)) {
             let rights = rights.closed();
             let of = counted.get(&(ino, client)).copied().unwrap_or_default().closed();
             if live && !of.contains(rights) && !is_gone(cluster, ledger.as_ref(), ino) {
@@ -86,7 +92,7 @@ pub(crate) fn check(cluster: &Cluster, clients: &[(usize, Client)]) -> usize {
             holders.entry(ino).or_default().push((who, rights));
             looked_at += 1;
         }
-        for (ino, part) in its.ranges() {
+        for (ino, part) in its.ranges().into_iter().filter(|(ino, _)| is_its(*ino)) {
             let counts = |ledger: &Introspection| ledger.holds_range(client, ino, part);
             if live
                 && !ledger.as_ref().is_some_and(counts)
@@ -126,7 +132,9 @@ fn overlaps(events: &Events, parts: &PartHolders) {
 /// Is the inode gone, or being freed, as far as is known?
 fn is_gone(cluster: &Cluster, ledger: Option<&Introspection>, ino: Ino) -> bool {
     ledger.is_some_and(|ledger| ledger.is_freeing(ino))
-        || cluster.inspect(|txn| Ok(txn.names().attr(ino)?.is_none())).unwrap_or(true)
+        || cluster
+            .inspect_at(ino.shard(), |txn| Ok(txn.names().attr(ino)?.is_none()))
+            .unwrap_or(true)
 }
 
 fn conflicts(events: &Events, holders: &Holders, how: &str) {

@@ -26,12 +26,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use env::sim::{DiskAction, DiskEvent};
 use mds::CommittedBlocks;
 use proto::mds::Op as Asked;
-use types::{ClientId, PagId, Transno};
+use types::{ClientId, PagId, ShardId, Transno};
 
 use crate::call::{Call, Op, Outcome};
 use crate::cluster::{Cluster, is_server};
-use crate::events::{Applied, DrainStage, Event};
+use crate::events::{Applied, DrainStage, Event, Events};
 use crate::fleet::{Fleet, WeakFleet};
+use crate::zones::Place;
 
 /// A node, and the number of its run.
 type NodeRun = (String, u32);
@@ -56,16 +57,33 @@ struct Checkers {
     owners: RefCell<ownership::Owners>,
     drained: RefCell<drained::Drained>,
     stable: RefCell<stable::Stable>,
-    epochs: RefCell<epochs::Epochs>,
-    durable: RefCell<durable::Durable>,
-    once: RefCell<once::Once>,
-    recovery: RefCell<recovery::Recovery>,
+    /// What follows the log of a shard, for each shard.
+    logs: Vec<LogCheckers>,
     lying: RefCell<zones::Lying>,
     /// The place of each client of the history.
     places: RefCell<BTreeMap<usize, ClientPlace>>,
     /// Events since the last check of the leases, and how many leases there were.
     moved: Cell<usize>,
     leases: Cell<usize>,
+}
+
+/// The checkers that follow the log of one shard.
+struct LogCheckers {
+    epochs: RefCell<epochs::Epochs>,
+    durable: RefCell<durable::Durable>,
+    once: RefCell<once::Once>,
+    recovery: RefCell<recovery::Recovery>,
+}
+
+impl LogCheckers {
+    fn new(events: &Events, shard: ShardId) -> LogCheckers {
+        LogCheckers {
+            epochs: RefCell::new(epochs::Epochs::new(events)),
+            durable: RefCell::new(durable::Durable::new(events, shard)),
+            once: RefCell::new(once::Once::new(events)),
+            recovery: RefCell::default(),
+        }
+    }
 }
 
 /// From here on checks the events of the run, and at each position the leases of the fleet. With
@@ -84,10 +102,7 @@ impl Checkers {
             owners: RefCell::default(),
             drained: RefCell::default(),
             stable: RefCell::new(stable::Stable::new(events)),
-            epochs: RefCell::new(epochs::Epochs::new(events)),
-            durable: RefCell::new(durable::Durable::new(events)),
-            once: RefCell::new(once::Once::new(events)),
-            recovery: RefCell::default(),
+            logs: cluster.all_shards().map(|shard| LogCheckers::new(events, shard)).collect(),
             lying: RefCell::new(zones::Lying::new(
                 events,
                 only_devices,
@@ -104,23 +119,25 @@ impl Checkers {
         match event {
             Event::Moved => self.moved(),
             Event::Ended(call) => self.ended(call),
-            Event::Meta(event) => {
-                self.epochs.borrow_mut().happened(event);
-                self.durable.borrow_mut().on_meta(event);
+            Event::Meta(shard, event) => {
+                self.log(shard).epochs.borrow_mut().happened(event);
+                self.log(shard).durable.borrow_mut().on_meta(event);
             }
             Event::Data(zone, event) => self.on_data(zone, event),
-            Event::MetaReplaced => self.durable.borrow_mut().meta_replaced(),
+            Event::MetaReplaced(shard) => self.log(shard).durable.borrow_mut().meta_replaced(),
             Event::DataReplaced => {
                 self.stable.borrow_mut().data_replaced();
-                self.durable.borrow_mut().data_replaced();
+                self.logs.iter().for_each(|log| log.durable.borrow_mut().data_replaced());
             }
-            Event::Owns(run) => self.epochs.borrow_mut().owns(run),
-            Event::Opened(from) => self.opened(from),
-            Event::Executed(executed) => self.once.borrow_mut().executed(executed),
+            Event::Owns(shard, run) => self.log(shard).epochs.borrow_mut().owns(run),
+            Event::Opened(shard, from) => self.opened(shard, from),
+            Event::Executed(executed) => {
+                self.log(executed.client.shard()).once.borrow_mut().executed(executed);
+            }
             Event::Commits(pointed) => self.commits(&pointed),
-            Event::Answers { reply, durable } => {
+            Event::Answers { shard, reply, durable } => {
                 let its = durable.then_some(reply.transno);
-                self.durable.borrow_mut().answers(reply.last_committed, its);
+                self.log(shard).durable.borrow_mut().answers(reply.last_committed, its);
             }
             Event::Applied { client, asked, applied } => self.applied(client, asked, applied),
             Event::Unflushed(client, zone) => self.settle_unflushed(client, zone),
@@ -128,9 +145,9 @@ impl Checkers {
                 let place = (node.to_owned(), self.cluster.world.run_of(node));
                 self.places.borrow_mut().insert(client, place);
             }
-            Event::SessionLost(client) => {
+            Event::SessionLost(client, shard) => {
                 if let Some(place) = self.places.borrow().get(&client) {
-                    self.durable.borrow_mut().abandon_writes(place, None);
+                    self.log(shard).durable.borrow_mut().abandon_writes(place, None);
                 }
                 self.evicted_from(self.places.borrow().get(&client).cloned());
             }
@@ -165,8 +182,18 @@ impl Checkers {
                 self.owners.borrow_mut().exchanged(ino, spare);
             }
             // The fleet reports what follows from these.
-            Event::TookEffect { .. } | Event::ServerKilled | Event::ClientLine(_) => {}
+            Event::TookEffect { .. } | Event::ServerKilled(_) | Event::ClientLine(_) => {}
         }
+    }
+
+    /// The checkers of a shard's log.
+    fn log(&self, shard: ShardId) -> &LogCheckers {
+        &self.logs[usize::from(shard.0)]
+    }
+
+    /// The checker of `DURABLE` of the shard of a data zone.
+    fn durable_of(&self, zone: PagId) -> &RefCell<durable::Durable> {
+        &self.log(self.cluster.shard_of(zone)).durable
     }
 
     /// The process that runs now.
@@ -194,30 +221,35 @@ impl Checkers {
             self.leases.set(leases::check(&self.cluster, &leases::holders(&self.cluster, &mounts)));
             self.moved.set(0);
         }
-        let ended = self.recovery.borrow_mut().has_ended(&self.cluster);
-        if ended {
-            recovery::recovered(&self.cluster, "the recovery of all clients");
+        for shard in self.cluster.all_shards() {
+            let ended = self.log(shard).recovery.borrow_mut().has_ended(&self.cluster, shard);
+            if ended {
+                recovery::recovered(&self.cluster, shard, "the recovery of all clients");
+            }
         }
     }
 
     /// An application got an answer.
     fn ended(&self, call: &Call) {
-        self.durable.borrow_mut().ended(call);
+        self.logs.iter().for_each(|log| log.durable.borrow_mut().ended(call));
         let places = self.places.borrow();
         let clients_at = |(node, run): &NodeRun| self.owners.borrow().clients_of((node, *run));
         self.lying.borrow_mut().ended(call, &self.cluster, &places, clients_at);
         let (Some(Outcome::Done), Some(place)) = (&call.outcome, places.get(&call.client)) else {
             return;
         };
-        let (owners, durable) = (self.owners.borrow(), self.durable.borrow());
+        let owners = self.owners.borrow();
         let of = |block| owners.written_of(&self.cluster, block);
-        match call.op {
-            Op::Fsync(ino, _) => durable.synced(call, place, |block| of(block) == Some(ino)),
-            Op::SyncAll => {
-                let is_named = |ino| ownership::is_named(&self.cluster, ino);
-                durable.synced(call, place, |block| of(block).is_some_and(is_named));
+        for log in &self.logs {
+            let durable = log.durable.borrow();
+            match call.op {
+                Op::Fsync(ino, _) => durable.synced(call, place, |block| of(block) == Some(ino)),
+                Op::SyncAll => {
+                    let is_named = |ino| ownership::is_named(&self.cluster, ino);
+                    durable.synced(call, place, |block| of(block).is_some_and(is_named));
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
 
@@ -227,7 +259,7 @@ impl Checkers {
             DiskEvent::Failed { node, action, .. } => {
                 if matches!(action, DiskAction::Write | DiskAction::Flush) {
                     let place = (node.0.to_owned(), Some(node.1));
-                    self.durable.borrow_mut().abandon_writes(&place, Some(zone));
+                    self.durable_of(zone).borrow_mut().abandon_writes(&place, Some(zone));
                 }
             }
             DiskEvent::Submitted { node: (name, _), .. } if is_server(name) => {}
@@ -235,7 +267,8 @@ impl Checkers {
                 let blocks = stable::blocks_of(offset, bytes.len() as u64);
                 let written = (zone, blocks.clone());
                 self.owners.borrow_mut().submitted(&self.cluster, node, written);
-                self.durable.borrow_mut().submitted((zone, id), node, blocks.clone());
+                let durable = self.durable_of(zone);
+                durable.borrow_mut().submitted((zone, id), node, blocks.clone());
                 self.stable.borrow_mut().submitted((zone, id), node, blocks);
             }
             DiskEvent::Completed { id } => {
@@ -247,7 +280,7 @@ impl Checkers {
             }
             DiskEvent::Stable { ids } => {
                 let (mut durable, mut stable) =
-                    (self.durable.borrow_mut(), self.stable.borrow_mut());
+                    (self.durable_of(zone).borrow_mut(), self.stable.borrow_mut());
                 for id in ids {
                     if let Some((_, blocks)) = stable.write((zone, *id)) {
                         durable.stable((zone, *id), blocks);
@@ -258,15 +291,19 @@ impl Checkers {
         }
     }
 
-    /// A server has opened the metadata; its log continues at `from`.
-    fn opened(&self, from: Transno) {
+    /// A server has opened the metadata of a shard; its log continues at `from`.
+    fn opened(&self, shard: ShardId, from: Transno) {
         let (epoch, end) = (from.epoch.0, from.lsn.0);
-        self.epochs.borrow_mut().opened(epoch);
-        self.durable.borrow_mut().opened(epoch, end);
-        self.once.borrow_mut().opened(end);
-        let is_mapped = |block| ownership::is_mapped(&self.cluster, block);
+        let log = self.log(shard);
+        log.epochs.borrow_mut().opened(epoch);
+        log.durable.borrow_mut().opened(epoch, end);
+        log.once.borrow_mut().opened(end);
+        let is_mapped = |block: Place| {
+            // What the other servers have is as it was.
+            self.cluster.shard_of(block.0) != shard || ownership::is_mapped(&self.cluster, block)
+        };
         self.stable.borrow_mut().unmapped(is_mapped);
-        recovery::recovered(&self.cluster, "the store's recovery");
+        recovery::recovered(&self.cluster, shard, "the store's recovery");
     }
 
     /// A commit makes the metadata point at blocks.
@@ -294,10 +331,12 @@ impl Checkers {
     /// The server applied a request of a client of the history.
     fn applied(&self, client: usize, asked: &proto::mds::Op, applied: &Applied) {
         let Some(transno) = applied.transno else { return };
-        let mut durable = self.durable.borrow_mut();
+        let op = applied.step.as_ref();
         if let proto::mds::Op::Commit { ino, .. } = asked {
+            let mut durable = self.log(ino.shard()).durable.borrow_mut();
             durable.committed(client, applied.at, *ino, transno);
-        } else if let Some(op) = &applied.step {
+        } else if let Some((op, shard)) = op.and_then(|op| Some((op, op.executed_at()?))) {
+            let mut durable = self.log(shard).durable.borrow_mut();
             durable.changed(client, applied.at, op, transno);
         }
     }
@@ -307,7 +346,7 @@ impl Checkers {
     /// flushed them.
     fn settle_unflushed(&self, client: ClientId, zone: PagId) {
         let data = self.cluster.device(zone);
-        let server = self.cluster.server();
+        let server = self.cluster.server_of(self.cluster.shard_of(zone));
         let failed = self.cluster.was_failed_by(zone, &server, DiskAction::Flush);
         if failed || data.is_stalled_for(&server) {
             let place = self.owners.borrow().place_of(client);

@@ -84,7 +84,7 @@ impl Owners {
 
     /// Learns the clients of all sessions: a client may own blocks long before it writes one.
     pub(crate) fn learn_sessions(&mut self, cluster: &Cluster) {
-        if let Some(ledger) = cluster.ledger() {
+        for ledger in cluster.all_shards().filter_map(|shard| cluster.ledger_of(shard)) {
             self.add_sessions(ledger.sessions(), |node| cluster.world.run_of(node));
         }
     }
@@ -141,7 +141,7 @@ impl Owners {
         (zone, blocks): (PagId, Range<u64>),
         submits: bool,
     ) -> Vec<Option<BlockOwner>> {
-        let Some(ledger) = cluster.ledger() else { return blocks.map(|_| None).collect() };
+        let Some(ledger) = cluster.ledger_of(cluster.shard_of(zone)) else { return blocks.map(|_| None).collect() };
         self.learn_sessions(cluster);
         if !ledger.serves() {
             return blocks.map(|_| None).collect();
@@ -168,13 +168,14 @@ impl Owners {
     /// The file of which a block is a written part; `None` also if unknown.
     pub(crate) fn written_of(&self, cluster: &Cluster, block: Place) -> Option<Ino> {
         let files = self.files_with(block);
-        let (ino, segment) = cluster.inspect(|txn| file_of(txn, &files, block))??;
+        let shard = cluster.shard_of(block.0);
+        let (ino, segment) = cluster.inspect_at(shard, |txn| file_of(txn, &files, block))??;
         (segment.state == SegmentState::Written).then_some(ino)
     }
 
     fn find(&self, cluster: &Cluster, block: Place) -> Option<OwnedBlock> {
         let files = self.files_with(block);
-        cluster.inspect(|txn| {
+        cluster.inspect_at(cluster.shard_of(block.0), |txn| {
             let owner = txn.space().owner(block.0, PagBlock(block.1))?;
             let file = match owner {
                 BlockOwner::Mapped => file_of(txn, &files, block)?
@@ -188,13 +189,14 @@ impl Owners {
 
 /// Is the block part of a file? An unknown block counts as one.
 pub(crate) fn is_mapped(cluster: &Cluster, (zone, block): Place) -> bool {
-    let owner = cluster.inspect(|txn| txn.space().owner(zone, PagBlock(block)));
+    let shard = cluster.shard_of(zone);
+    let owner = cluster.inspect_at(shard, |txn| txn.space().owner(zone, PagBlock(block)));
     owner.is_none_or(|owner| owner == BlockOwner::Mapped)
 }
 
 /// Has the file a name?
 pub(crate) fn is_named(cluster: &Cluster, ino: Ino) -> bool {
-    let attr = cluster.inspect(|txn| txn.names().attr(ino)).flatten();
+    let attr = cluster.inspect_at(ino.shard(), |txn| txn.names().attr(ino)).flatten();
     attr.is_some_and(|attr| attr.nlink > 0)
 }
 
@@ -239,12 +241,14 @@ fn violation_of(
             Some((Invariant::Owner, "which is not free, in no pool, and in no file".to_owned()))
         }
         (BlockOwner::Mapped, Some((ino, at))) => {
+            // Clients of other servers may write nothing here.
+            let here = |client: &&ClientId| client.shard() == ino.shard();
             let may = |&client: &ClientId| {
                 ledger.may_write(client, ino, at) || is_frozen_for(cluster, client, ino)
             };
             let standing: Vec<SessionStanding> =
                 clients.iter().map(|&client| ledger.standing(client)).collect();
-            (!clients.iter().any(may)).then(|| {
+            (!clients.iter().filter(here).any(may)).then(|| {
                 let text = format!("block {} of inode {ino}, which it may not write; ", at.0);
                 (Invariant::Writer, format!("{text}they are {standing:?}"))
             })
@@ -254,7 +258,7 @@ fn violation_of(
 
 /// Is the client in quarantine, and may it be writing this file?
 fn is_frozen_for(cluster: &Cluster, client: ClientId, ino: Ino) -> bool {
-    let frozen = cluster.inspect(|txn| {
+    let frozen = cluster.inspect_at(client.shard(), |txn| {
         let frozen =
             txn.space().is_quarantined(client)?.then(|| txn.space().frozen(client)).transpose()?;
         Ok(frozen.is_some_and(|files| files.contains(&ino) || files.contains(&ALL_FILES)))

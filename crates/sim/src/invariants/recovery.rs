@@ -5,6 +5,8 @@
 //! replayed, at the next call of an application. Only what is in the log counts: the check recovers
 //! the copy like the next server would.
 
+use types::ShardId;
+
 use crate::cluster::{self, Cluster};
 use crate::invariant::Invariant;
 
@@ -16,10 +18,10 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// Has the recovery of the running server ended since the last call?
-    pub(crate) fn has_ended(&mut self, cluster: &Cluster) -> bool {
-        let start = cluster.starts.get();
-        if start == self.ended || !cluster.ledger().is_some_and(|ledger| ledger.serves()) {
+    /// Has the recovery of a shard's running server ended since the last call?
+    pub(crate) fn has_ended(&mut self, cluster: &Cluster, shard: ShardId) -> bool {
+        let start = cluster.shard(shard).starts.get();
+        if start == self.ended || !cluster.ledger_of(shard).is_some_and(|ledger| ledger.serves()) {
             return false;
         }
         self.ended = start;
@@ -27,9 +29,9 @@ impl Recovery {
     }
 }
 
-/// Checks the metadata after a recovery.
-pub(crate) fn recovered(cluster: &Cluster, what: &str) {
-    if let Err(text) = cluster::fsck(cluster.meta().fork(), cluster.starts.get()) {
+/// Checks the metadata of a shard after a recovery.
+pub(crate) fn recovered(cluster: &Cluster, shard: ShardId, what: &str) {
+    if let Err(text) = cluster::fsck(cluster.meta_of(shard).fork(), cluster.starts.get()) {
         cluster.events.broken(Invariant::Recovered, &format!("after {what}: {text}"));
     }
 }

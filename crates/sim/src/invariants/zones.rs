@@ -156,14 +156,16 @@ impl Lying {
 
     /// These zones have blocks of the pools of this process.
     fn learn_pools(&mut self, cluster: &Cluster, clients: &[types::ClientId], place: &NodeRun) {
-        let zones = cluster.inspect(|txn| {
-            let mut zones = Zones::new();
-            for &client in clients {
-                zones.extend(txn.space().pool(client)?.iter().map(|(zone, ..)| *zone));
-            }
-            Ok(zones)
-        });
-        self.used.entry(place.clone()).or_default().extend(zones.unwrap_or_default());
+        for shard in cluster.all_shards() {
+            let zones = cluster.inspect_at(shard, |txn| {
+                let mut zones = Zones::new();
+                for &client in clients.iter().filter(|client| client.shard() == shard) {
+                    zones.extend(txn.space().pool(client)?.iter().map(|(zone, ..)| *zone));
+                }
+                Ok(zones)
+            });
+            self.used.entry(place.clone()).or_default().extend(zones.unwrap_or_default());
+        }
     }
 
     /// Learns on which targets a file lies, if it is there.

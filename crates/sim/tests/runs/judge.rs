@@ -7,7 +7,7 @@ use redbud_sim::call::Until::{Accepted, Durable};
 use redbud_sim::call::{At, Call, Op, Outcome, Seen, pattern};
 use redbud_sim::judge::Judge;
 use redbud_sim::model::FsState;
-use types::{Fault, FileKind, Ino};
+use types::{Fault, FileKind, Ino, ShardId};
 
 const FILE: Ino = Ino(7);
 const AT: At = At { dir: Ino::ROOT, name: 1 };
@@ -21,7 +21,7 @@ fn call(op: Op, outcome: Outcome, (begun, ended): (u64, u64)) -> Call {
 /// The loss of a session, with up to `kept` changes.
 fn loss(dead: bool, kept: u32) -> Op {
     let edits = Rc::default();
-    Op::Lost { dead, kept, learned: u64::MAX, edits, late: false, next: None }
+    Op::Lost { dead, kept, learned: u64::MAX, edits, late: false, next: None, shard: ShardId(0) }
 }
 
 /// A history of steps without overlap.
@@ -46,7 +46,7 @@ impl Story {
 
     fn lost(self, dead: bool, kept: u32) -> Story {
         let learned = 2 * self.0.len() as u64 + 3;
-        let lost = Op::Lost { dead, kept, learned, edits: Rc::default(), late: false, next: None };
+        let lost = Op::Lost { dead, kept, learned, edits: Rc::default(), late: false, next: None, shard: ShardId(0) };
         self.then(0, lost, Outcome::Done)
     }
 
@@ -212,6 +212,7 @@ fn lookup_during_a_loss_may_come_after_it() {
         edits: Rc::default(),
         late: false,
         next: None,
+        shard: ShardId(0),
     };
     let holds = |seen, ended| {
         let mut calls = Vec::new();
@@ -323,7 +324,7 @@ fn loss_is_reported_once_to_a_live_client() {
 fn fsync_without_a_loss_holds_after_an_append_at_one_of_two_ends() {
     let longer = Op::write((FILE, 2), Some(8), (20, 6), Accepted);
     let lost =
-        |edits| Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits, late: false, next: None };
+        |edits| Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits, late: false, next: None, shard: ShardId(0) };
     let append = Op::write((FILE, 3), None, (10, 7), Accepted);
     // The second client was killed during its write: the file may have ended at 10 or at 28.
     let story = || {
@@ -413,7 +414,7 @@ fn names_are_lost_in_reverse_order_unless_synced_or_seen() {
     let opened = Op::Create { at: At { name: 3, ..AT }, exclusive: false, file: 4 };
     let opened = two().then(0, opened, Outcome::Found(Some(Ino(9)))).lost(true, 1);
     assert!(find(opened, 3, None).holds());
-    let synced = || two().then(0, Op::SyncNames, Outcome::Done);
+    let synced = || two().then(0, Op::SyncNames(ShardId(0)), Outcome::Done);
     assert!(!find(synced().lost(true, 2), 3, None).holds());
     let seen = || find(two(), 3, Some(9));
     assert!(!find(seen().lost(true, 2), 3, None).holds());
@@ -495,7 +496,7 @@ fn handle_of_an_inode_assumed_lost_may_fail_for_good() {
         Story::default()
             .then(0, create, Outcome::Found(Some(FILE)))
             .lost(false, kept)
-            .then(1, Op::SyncNames, Outcome::Done)
+            .then(1, Op::SyncNames(ShardId(0)), Outcome::Done)
             .then(0, Op::Fsync(FILE, 1), if refused { stale.clone() } else { Outcome::Done })
             .then(0, Op::Truncate(FILE, 0), stale)
             .then(1, Op::Lookup(AT), Outcome::Found(Some(FILE)))
@@ -560,7 +561,7 @@ fn inode_number_may_be_reused_by_an_unanswered_create_after_a_loss() {
 fn overwritten_and_lost(late: bool) -> Story {
     let made = Outcome::Found(Some(FILE));
     let lost =
-        Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits: Rc::default(), late, next: None };
+        Op::Lost { dead: true, kept: 0, learned: u64::MAX, edits: Rc::default(), late, next: None, shard: ShardId(0) };
     Story::default()
         .then(0, Op::Create { at: AT, exclusive: true, file: 1 }, made)
         .then(0, write(4), Outcome::Done)
@@ -645,7 +646,7 @@ fn chmod_lost_after_another_lost_one_shows_either_old_mode() {
         let made = Outcome::Found(Some(FILE));
         let create = Op::Create { at: AT, exclusive: true, file: 1 };
         let steps = [seen(0o644), mode(0, 0o600), lost(0), mode(1, 0o700), lost(1), seen(last)];
-        let start = Story::default().then(0, create, made).then(0, Op::SyncNames, Outcome::Done);
+        let start = Story::default().then(0, create, made).then(0, Op::SyncNames(ShardId(0)), Outcome::Done);
         steps.into_iter().fold(start, |story, (client, op, seen)| story.then(client, op, seen))
     };
     for mode in [0o644, 0o600, 0o700] {
@@ -665,7 +666,7 @@ fn unanswered_unlink_shows_when_a_later_rename_is_lost() {
         let steps = [
             (0, create(AT, 1), found(FILE)),
             (0, create(to, 2), found(other)),
-            (0, Op::SyncNames, Some(Outcome::Done)),
+            (0, Op::SyncNames(ShardId(0)), Some(Outcome::Done)),
             (1, Op::Unlink(AT), None),
             lost(1, 0),
             (0, Op::Rename { from: to, to: AT, flags: 0 }, Some(Outcome::Done)),
@@ -836,7 +837,7 @@ fn observed_order_does_not_explain_the_impossible() {
 fn change_after_a_loss_recorded_late_is_of_the_next_session() {
     let lost = |dead, kept, next| {
         let edits = Rc::default();
-        Op::Lost { dead, kept, learned: u64::MAX, edits, late: false, next }
+        Op::Lost { dead, kept, learned: u64::MAX, edits, late: false, next, shard: ShardId(0) }
     };
     let holds = |made: (u64, u64), next: Option<u64>, seen: Option<Ino>| {
         let make = Op::Make(AT, FileKind::Regular);
@@ -938,7 +939,7 @@ fn owner_is_as_last_set_unless_the_chown_is_lost() {
         Story::default()
             .then(0, create, Outcome::Found(Some(FILE)))
             .then(0, set(Some(3), Some(4)), Outcome::Done)
-            .then(0, Op::SyncNames, Outcome::Done)
+            .then(0, Op::SyncNames(ShardId(0)), Outcome::Done)
             .then(0, set(None, Some(5)), Outcome::Done)
             .then(0, Op::GetAttr(FILE), seen(3, 5))
             .lost(true, kept)

@@ -5,4 +5,5 @@
 mod judge;
 mod regressions;
 mod seeds;
+mod shards;
 mod targets;

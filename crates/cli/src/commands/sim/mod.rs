@@ -38,7 +38,9 @@ struct Options {
 
 impl Options {
     fn new(args: &SimArgs) -> Result<Options, Failure> {
-        let faults = faults(args.faults.as_deref(), args.standbys, args.osts)?;
+        let several = Several { standbys: args.standbys, osts: args.osts, shards: args.mds };
+        several.go_together()?;
+        let faults = faults(args.faults.as_deref(), &several)?;
         if faults.contains(&Fault::Drain) && args.zones < 2 {
             return Err(Failure::usage("--faults drain needs --zones of 2 or more"));
         }
@@ -55,11 +57,8 @@ impl Options {
         if args.core_hours.is_some_and(|hours| !(hours > 0.0 && hours.is_finite())) {
             return Err(Failure::usage("--core-hours is a number of hours, more than 0"));
         }
-        if args.mds != 1 {
-            return Err(Failure::usage(format!(
-                "--mds {}: only one metadata server is simulated; omit --mds, or use --mds 1",
-                args.mds
-            )));
+        if args.mds > 1 && workload == Workload::Fields {
+            return Err(Failure::usage("--workload fields: not simulated with --mds of 2 or more"));
         }
         Ok(Options { faults, keep, workload, time })
     }
@@ -91,7 +90,7 @@ impl Options {
             standbys: args.standbys.into(),
             placing: args.placing,
             osts: args.osts.into(),
-            ..usual
+            shards: args.mds.into(),
         }
     }
 }
@@ -210,10 +209,33 @@ fn run_campaign(args: &SimArgs, options: &Options, path: &Path) -> Ended {
     Ok(ended(&campaign.totals))
 }
 
-fn faults(asked: Option<&[String]>, standbys: u16, osts: u16) -> Result<Vec<Fault>, Failure> {
+/// What a cluster may have several of, beside data zones.
+struct Several {
+    standbys: u16,
+    osts: u16,
+    shards: u16,
+}
+
+impl Several {
+    fn go_together(&self) -> Result<(), Failure> {
+        let wrong = match self {
+            Several { shards: 2.., standbys: 1.., .. } => "--standbys",
+            Several { shards: 2.., osts: 1.., .. } => "--osts",
+            _ => return Ok(()),
+        };
+        Err(Failure::usage(format!("{wrong}: not simulated with --mds of 2 or more")))
+    }
+}
+
+fn faults(asked: Option<&[String]>, cluster: &Several) -> Result<Vec<Fault>, Failure> {
+    let &Several { standbys, osts, shards } = cluster;
     let several = standbys > 0;
     let Some(asked) = asked else {
-        let all = if several { Fault::of_several_servers() } else { Fault::of_one_server() };
+        let all = match (several, shards > 1) {
+            (true, _) => Fault::of_several_servers(),
+            (_, true) => Fault::of_several_shards(),
+            _ => Fault::of_one_server(),
+        };
         return Ok(if osts > 0 { Fault::with_targets(&all) } else { all });
     };
     if asked == ["none"] {
@@ -244,6 +266,13 @@ fn faults(asked: Option<&[String]>, standbys: u16, osts: u16) -> Result<Vec<Faul
         }
         if several && !of_targets && !Fault::of_several_servers().contains(&fault) {
             let text = format!("--faults {fault}: not simulated with --standbys");
+            return Err(Failure::usage(text));
+        }
+        if fault == Fault::PeerCut && shards < 2 {
+            return Err(Failure::usage("--faults peer-cut needs --mds of 2 or more"));
+        }
+        if shards > 1 && !Fault::of_several_shards().contains(&fault) {
+            let text = format!("--faults {fault}: not simulated with --mds of 2 or more");
             return Err(Failure::usage(text));
         }
         if faults.contains(&fault) {
@@ -316,28 +345,53 @@ mod tests {
 
     fn asked(text: &str) -> Result<Vec<Fault>, Failure> {
         let names: Vec<String> = text.split(',').map(str::to_owned).collect();
-        faults(Some(&names), 0, 0)
+        with(&names, 0, 0, 1)
+    }
+
+    fn with(
+        names: &[String],
+        standbys: u16,
+        osts: u16,
+        shards: u16,
+    ) -> Result<Vec<Fault>, Failure> {
+        faults(Some(names), &Several { standbys, osts, shards })
+    }
+
+    #[test]
+    fn several_shards_have_faults_of_their_own_and_not_all_others() {
+        let on_two = |name: &str| with(&[name.to_owned()], 0, 0, 2);
+        assert_eq!(on_two("peer-cut").unwrap(), [Fault::PeerCut]);
+        assert!(asked("peer-cut").unwrap_err().text.contains("--mds"));
+        for name in ["space", "damage", "death", "drain"] {
+            assert!(on_two(name).unwrap_err().text.contains("not simulated"), "{name}");
+        }
+        let all = faults(None, &Several { standbys: 0, osts: 0, shards: 2 }).unwrap();
+        assert!(all.contains(&Fault::PeerCut) && !all.contains(&Fault::Damage));
+        let together = Several { standbys: 1, osts: 0, shards: 2 };
+        assert!(together.go_together().unwrap_err().text.contains("--standbys"));
     }
 
     #[test]
     fn takeovers_need_servers_that_stand_by_and_go_with_some_faults() {
-        let several = |name: &str| faults(Some(&[name.to_owned()]), 1, 0);
+        let several = |name: &str| with(&[name.to_owned()], 1, 0, 1);
+        let all = |standbys| faults(None, &Several { standbys, osts: 0, shards: 1 });
         assert_eq!(several("takeover").unwrap(), [Fault::Takeover]);
         assert!(several("space").unwrap_err().text.contains("not simulated"));
         assert!(asked("takeover").unwrap_err().text.contains("--standbys"));
-        assert!(faults(None, 1, 0).unwrap().contains(&Fault::Takeover));
-        assert!(!faults(None, 0, 0).unwrap().contains(&Fault::Takeover));
+        assert!(all(1).unwrap().contains(&Fault::Takeover));
+        assert!(!all(0).unwrap().contains(&Fault::Takeover));
     }
 
     #[test]
     fn faults_of_targets_need_targets_which_have_no_faults_of_data_devices() {
-        let with = |name: &str, osts: u16| faults(Some(&[name.to_owned()]), 0, osts);
+        let with = |name: &str, osts: u16| with(&[name.to_owned()], 0, osts, 1);
+        let all = |osts| faults(None, &Several { standbys: 0, osts, shards: 1 });
         assert_eq!(with("target-kill", 1).unwrap(), [Fault::TargetKill]);
         assert!(with("target-kill", 0).unwrap_err().text.contains("--osts"));
         assert_eq!(with("data-eio", 1).unwrap(), [Fault::DataEio]);
         assert!(with("death", 1).unwrap_err().text.contains("not simulated"));
-        assert!(faults(None, 0, 2).unwrap().contains(&Fault::TargetPower));
-        assert!(!faults(None, 0, 0).unwrap().contains(&Fault::TargetPower));
+        assert!(all(2).unwrap().contains(&Fault::TargetPower));
+        assert!(!all(0).unwrap().contains(&Fault::TargetPower));
     }
 
     #[test]
