@@ -30,8 +30,6 @@ use crate::log_lines::{parse_eviction, parse_unflushed};
 use crate::servers::{Standing, node_name};
 use crate::zones;
 
-/// Most shards of a cluster.
-pub const SHARDS_MAX: usize = 4;
 /// After this time a server that ended by itself is restarted.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 /// The same while a data device is dead for it, since it may end again.
@@ -343,11 +341,6 @@ impl Cluster {
         if let Some(standing) = &self.standing {
             standing.owner_ends();
         }
-    }
-
-    /// The introspection of the first shard's running server.
-    pub(crate) fn ledger(&self) -> Option<Introspection> {
-        self.ledger_of(ShardId(0))
     }
 
     /// The introspection of a shard's running server.

@@ -91,6 +91,7 @@ impl Options {
             placing: args.placing,
             osts: args.osts.into(),
             shards: args.mds.into(),
+            ..usual
         }
     }
 }
