@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
@@ -95,9 +96,8 @@ fn paths_lead_over_all_servers() {
     local.assert_clean();
 }
 
-/// Makes and removes directories of both servers until that fails.
-fn load(parent: &Path) -> u64 {
-    let mut rounds = 0;
+/// Makes and removes directories of both servers until that fails, and counts them.
+fn load(parent: &Path, rounds: &AtomicU64) {
     for round in 0.. {
         let path = parent.join(format!("dir{}", round % 7));
         let made = fs::create_dir(&path)
@@ -105,30 +105,27 @@ fn load(parent: &Path) -> u64 {
             .and_then(|()| fs::remove_file(path.join("file")))
             .and_then(|()| fs::remove_dir(&path));
         if made.is_err() {
-            break;
+            return;
         }
-        rounds = round;
+        rounds.fetch_add(1, Ordering::Relaxed);
     }
-    rounds
 }
 
 #[test]
 fn servers_that_are_killed_in_joint_operations_agree_as_they_are() {
     let mut local = Local::start(2);
     let parent = local.parent("parent", "spread");
-    for pause in [150, 230] {
-        let place = parent.clone();
-        let load = std::thread::spawn(move || load(&place));
-        // So long it works; whatever it has reached then is cut off.
-        std::thread::sleep(Duration::from_millis(pause));
-        local.crash();
-        assert!(load.join().unwrap() > 0);
-        // Before any server has recovered.
-        let said = local.assert_clean();
-        assert!(said.contains("local: the servers agree: "), "{said}");
-        local.begin(&[]);
-        shell(&parent, "rm -rf dir*");
-    }
+    let rounds = Arc::new(AtomicU64::new(0));
+    let (place, counted) = (parent.clone(), rounds.clone());
+    let load = std::thread::spawn(move || load(&place, &counted));
+    eventually("it works", || rounds.load(Ordering::Relaxed) > 9);
+    local.crash();
+    load.join().unwrap();
+    // Before any server has recovered.
+    let said = local.assert_clean();
+    assert!(said.contains("local: the servers agree: "), "{said}");
+    local.begin(&[]);
+    shell(&parent, "rm -rf dir*");
     eventually("what was open is complete", || {
         local.servers().iter().all(|server| server["joint"]["open"] == 0)
     });
