@@ -1,5 +1,5 @@
-//! `redbud fsck`: checks a metadata zone whose server is stopped, and repairs it with `--repair`. Of
-//! several servers it checks each, and then what they say of each other.
+//! `redbud fsck`: checks a metadata zone whose server is stopped, and repairs it with `--repair`.
+//! Of several servers it checks each, and then what they say of each other.
 
 mod across;
 

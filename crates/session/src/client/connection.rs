@@ -443,8 +443,8 @@ impl<P: Peer> Session<P> {
                     }
                     Err(failure) if failure.is_final() => {
                         others += usize::from(failure.is_of_other_than(self.server()));
-                        // A server of several that is asked for another one is worth no line, unless
-                        // nobody else is there.
+                        // A server of several that is asked for another one is worth no line,
+                        // unless nobody else is there.
                         let is_usual =
                             failure.is_of_other_than(self.server()) && others < addresses.len();
                         if !is_usual && !std::mem::replace(&mut logged, true) {
