@@ -57,7 +57,7 @@ impl Names<'_, '_> {
             let Some((dir, name)) = self.entry_of(at)? else {
                 top = match self.outside(at)? {
                     Some(Outside::Parent(parent)) => Top::Guest { dir: at, parent },
-                    _ => Top::Unnamed,
+                    _ => Top::WithoutName,
                 };
                 break;
             };
@@ -89,7 +89,7 @@ pub enum Top {
         parent: Ino,
     },
     /// At an inode whose slot has no name.
-    Unnamed,
+    WithoutName,
 }
 
 /// Names that one shard has of some inodes.

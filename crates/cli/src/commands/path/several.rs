@@ -81,7 +81,7 @@ impl Stores {
                         from.shard()
                     ));
                 }
-                Top::Unnamed => return Err(NO_NAME.into()),
+                Top::WithoutName => return Err(NO_NAME.into()),
             };
             let named = self.of(parent)?.name_in(parent, dir).await;
             let Some(name) = named.map_err(|error| at(parent, error))? else {
