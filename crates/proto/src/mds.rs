@@ -142,11 +142,13 @@ wire_struct! {
         /// The same of messages that only the protocol needs.
         pub messages: u8,
         /// 1 UPDATE REQ, 2 UPDATED, 3 REFUSED, 4 PREPARE, 5 PREPARED, 6 NOT-PREPARED, 7 COMMIT,
-        /// 8 ABORT, 9 ACK, 10 ASK.
+        /// 8 ABORT, 9 ACK, 10 ASK. Of no operation, with `protocol` 0: 11 a question, 12 its
+        /// answer, under the question's number in `id`.
         pub message: u8,
         /// With UPDATE REQ: the coordinator has no older operation left than this one.
         pub oldest: Option<JointId>,
-        /// What the worker is to do, with UPDATE REQ; what it answers, with UPDATED and REFUSED.
+        /// What the worker is to do, with UPDATE REQ; what it answers, with UPDATED and REFUSED; a
+        /// question, or its answer.
         pub body: Bytes,
     }
 
