@@ -5,11 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use commitment::{Guards, Protocol};
 use client::{Caller, Client, ClientConfig, Kernel, NoKernel};
-use env::sim::{
-    DiskAction, SimDisk, SimOptions, SimRng, SimWorld,
-};
+use commitment::{Guards, Protocol};
+use env::sim::{DiskAction, SimDisk, SimOptions, SimRng, SimWorld};
 use env::{Disk, DiskOptions, Env};
 use mds::fence::Fence;
 use mfs::SlotFeatures;
@@ -242,8 +240,7 @@ pub fn world_of(seed: u64, making: &Making) -> (SimWorld, Disks) {
     };
     let world = SimWorld::with_options(seed, options);
     let (sizes, format) = (&making.sizes, making.format);
-    let disks =
-        Disks::new(sizes, format, making.shards, |shard| formatted(sizes, format, shard));
+    let disks = Disks::new(sizes, format, making.shards, |shard| formatted(sizes, format, shard));
     if let Some(drawn) = making.timed {
         disks.take_time(drawn);
     }

@@ -535,8 +535,7 @@ impl FsState {
                 before.retain(|lock| owner_of(lock.owner) != client);
             }
         }
-        let inos: Vec<Ino> =
-            self.nodes.keys().copied().filter(|ino| is_of(shard, *ino)).collect();
+        let inos: Vec<Ino> = self.nodes.keys().copied().filter(|ino| is_of(shard, *ino)).collect();
         for ino in inos {
             if self.nodes[&ino].is_locked_by(client) {
                 next.node(ino).locks.retain(|lock| owner_of(lock.owner) != client);

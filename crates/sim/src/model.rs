@@ -733,7 +733,8 @@ impl FsState {
         let elsewhere = |ino: Ino| are_apart(ino, from.dir) || are_apart(ino, to.dir);
         let moves_dir = from.dir != to.dir && moved.is_some_and(|ino| self.is_dir(ino));
         let replaces = over.is_some_and(|ino| dirs || elsewhere(ino));
-        replaces || (dirs || moved.is_some_and(elsewhere)) && (flags != 0 || moves_dir)
+        replaces
+            || (dirs || moved.is_some_and(elsewhere)) && (flags != 0 || moves_dir)
             || moves_dir && self.has_apart()
     }
 

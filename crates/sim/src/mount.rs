@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use client::{
-    Caller, Client, Handle, LockRequest, OpenFlags, Opened, ServerSession, SetAttrRequest, WriteFlags,
+    Caller, Client, Handle, LockRequest, OpenFlags, Opened, ServerSession, SetAttrRequest,
+    WriteFlags,
 };
 use env::Env;
 use env::sync::Permit;

@@ -284,7 +284,8 @@ impl Cluster {
     /// A supervisor sees that the server has ended, and starts it, unless somebody killed it
     /// meanwhile.
     fn restart_after_exit(&self, shard: ShardId) {
-        let of = move |this: &Cluster| (this.shard(shard).starts.get(), this.shard(shard).kills.get());
+        let of =
+            move |this: &Cluster| (this.shard(shard).starts.get(), this.shard(shard).kills.get());
         let (this, before) = (self.clone(), of(self));
         self.env.spawn(async move {
             let node = this.server_of(shard);

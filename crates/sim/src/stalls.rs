@@ -114,7 +114,12 @@ impl Injector {
         chances: &mut SimRng,
     ) -> Stall {
         if !is_data {
-            return Stall::Disk { disk: self.cluster.meta_of(self.a_shard()), zone: None, node: None, most };
+            return Stall::Disk {
+                disk: self.cluster.meta_of(self.a_shard()),
+                zone: None,
+                node: None,
+                most,
+            };
         }
         if let Some(nth) = self.target_in_place_of_a_zone(chances) {
             return Stall::Target { disk: self.cluster.targets.disk(nth), nth, most };

@@ -81,12 +81,12 @@ wire_enum! {
 /// # Errors
 /// They are not those of a joint operation.
 pub fn changed_inodes(operation: &[u8]) -> Result<BTreeSet<Ino>, Malformed> {
-    let named = |parts: &[Part]| parts.iter().filter_map(Part::inode).collect::<Vec<Ino>>();
-    let known = |answers: &[Answer]| answers.iter().filter_map(Answer::inode).collect::<Vec<Ino>>();
+    let named = |parts: &[Part]| parts.iter().flat_map(Part::inodes).collect::<Vec<Ino>>();
+    let known = |answers: &[Answer]| answers.iter().flat_map(Answer::inodes).collect::<Vec<Ino>>();
     Ok(match Job::of(operation)? {
         Job::Coordinates { it } => it.shares.iter().flat_map(|share| named(&share.parts)).collect(),
-        Job::Works { parts, made, answers, .. } => {
-            named(&parts).into_iter().chain(known(&answers)).chain(made).collect()
+        Job::Works { asked, made, answers, .. } => {
+            named(&asked.parts).into_iter().chain(known(&answers)).chain(made).collect()
         }
         Job::Worked { answers } => known(&answers).into_iter().collect(),
     })

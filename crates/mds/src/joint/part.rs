@@ -150,25 +150,28 @@ impl Moved {
 }
 
 impl Part {
-    /// The inode whose names it changes, if that is there already.
-    pub fn inode(&self) -> Option<Ino> {
+    /// The inodes whose names it changes, if they are there already.
+    pub fn inodes(&self) -> Vec<Ino> {
         match self {
-            Part::MakeDirectory { .. } => None,
+            Part::MakeDirectory { .. } => Vec::new(),
             Part::RemoveDirectory { ino, .. }
             | Part::LoseName { ino, .. }
-            | Part::GainName { ino, .. }
-            | Part::TakeName { ino, .. } => Some(*ino),
+            | Part::GainName { ino, .. } => vec![*ino],
+            Part::Move { it } => {
+                it.over.iter().map(|(over, _)| *over).chain(std::iter::once(it.ino)).collect()
+            }
         }
     }
 }
 
 impl Answer {
-    /// The inode whose names were changed, if it says so.
-    pub fn inode(&self) -> Option<Ino> {
+    /// The inodes whose names were changed, as far as it says so.
+    pub fn inodes(&self) -> Vec<Ino> {
         match self {
-            Answer::Made { ino } => Some(*ino),
-            Answer::Changed { attr } => Some(attr.ino),
-            Answer::Done {} | Answer::Came { .. } => None,
+            Answer::Done {} => Vec::new(),
+            Answer::Made { ino } => vec![*ino],
+            Answer::Changed { attr } => vec![attr.ino],
+            Answer::Moved { it } => it.moved.iter().chain(&it.over).map(|attr| attr.ino).collect(),
         }
     }
 }

@@ -141,7 +141,9 @@ impl Owners {
         (zone, blocks): (PagId, Range<u64>),
         submits: bool,
     ) -> Vec<Option<BlockOwner>> {
-        let Some(ledger) = cluster.ledger_of(cluster.shard_of(zone)) else { return blocks.map(|_| None).collect() };
+        let Some(ledger) = cluster.ledger_of(cluster.shard_of(zone)) else {
+            return blocks.map(|_| None).collect();
+        };
         self.learn_sessions(cluster);
         if !ledger.serves() {
             return blocks.map(|_| None).collect();
