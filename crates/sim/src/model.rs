@@ -692,7 +692,6 @@ impl FsState {
         let onto_itself = moved.is_some() && moved == over;
         match outcome {
             Outcome::Failed(Fault::Io) if self.lost_before(call, moved, over) => Step::Same,
-            Outcome::Failed(Fault::CrossDevice) if self.is_across((from, to), flags) => Step::Same,
             Outcome::Failed(fault) => {
                 same_if(errors.contains(fault), || format!("one of {errors:?}, or done"))
             }
@@ -724,23 +723,6 @@ impl FsState {
             }
             _ => impossible(format!("one of {errors:?}")),
         }
-    }
-
-    /// May a rename be refused because it concerns several shards (SEMANTICS.md, section 3)?
-    fn is_across(&self, (from, to): (At, At), flags: u32) -> bool {
-        let (moved, over) = (self.find(from), self.find(to));
-        let dirs = are_apart(from.dir, to.dir);
-        let elsewhere = |ino: Ino| are_apart(ino, from.dir) || are_apart(ino, to.dir);
-        let moves_dir = from.dir != to.dir && moved.is_some_and(|ino| self.is_dir(ino));
-        let replaces = over.is_some_and(|ino| dirs || elsewhere(ino));
-        replaces
-            || (dirs || moved.is_some_and(elsewhere)) && (flags != 0 || moves_dir)
-            || moves_dir && self.has_apart()
-    }
-
-    /// Are there inodes of several shards?
-    fn has_apart(&self) -> bool {
-        self.nodes.keys().any(|ino| are_apart(*ino, Ino::ROOT))
     }
 
     fn step_open(&self, (client, file): (usize, FileNo), ino: Ino, outcome: &Outcome) -> Step {
