@@ -199,7 +199,8 @@ impl Plan {
     /// Do no faults come but those of data devices?
     fn only_devices_fail(&self) -> bool {
         let devices = [Fault::DataEio, Fault::Death, Fault::Stall, Fault::LongStall];
-        self.zones > 1 && self.osts == 0 && self.faults.iter().all(|fault| devices.contains(fault))
+        let one = self.osts == 0 && self.shards == 1;
+        self.zones > 1 && one && self.faults.iter().all(|fault| devices.contains(fault))
     }
 
     fn making(&self) -> Making {

@@ -475,7 +475,7 @@ pub(crate) fn fsck_all(images: Vec<SimDisk>, seed: u64) -> Result<(), String> {
         shards.push(report.shard);
     }
     let open: BTreeSet<String> =
-        shards.iter().flat_map(|it| &it.operations).map(TxnId::to_string).collect();
+        shards.iter().flat_map(|it| it.operations.keys()).map(TxnId::to_string).collect();
     if !open.is_empty() {
         return Err(format!("operations of several shards are open: {open:?}"));
     }

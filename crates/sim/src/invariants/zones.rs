@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use env::sim::{DiskAction, DiskEvent};
 use mds::CommittedBlocks;
-use types::{Duration, Fault, Ino, Instant, PagId};
+use types::{Duration, Fault, Ino, Instant, PagId, ShardId};
 
 use super::{ClientPlace, NodeRun};
 use crate::call::{Call, Op, Outcome};
@@ -41,6 +41,8 @@ pub(crate) struct Lying {
     timed: bool,
     /// All zones; empty before the first call has ended.
     all: Zones,
+    /// The same of each shard.
+    shards: BTreeMap<ShardId, Zones>,
     /// When the history got to each position.
     times: Vec<Instant>,
     /// The zones in which each file has or had blocks.
@@ -86,6 +88,7 @@ impl Lying {
             events: events.clone(),
             timed,
             all: Zones::new(),
+            shards: BTreeMap::new(),
             times: Vec::new(),
             committed: BTreeMap::new(),
             writers: BTreeMap::new(),
@@ -197,6 +200,8 @@ impl Lying {
     ) {
         if self.all.is_empty() {
             self.all = cluster.zones().collect();
+            let of = |shard| (shard, cluster.zones_of(shard).collect());
+            self.shards = cluster.all_shards().map(of).collect();
         }
         if let Some(ino) = call.op.edited()
             && let Some(place) = run_of(places, call.client)
@@ -276,7 +281,9 @@ impl Lying {
         failed.extend(self.troubles.doubtful(now));
         let zones = file.map_or_else(|| failed.clone(), |ino| self.zones_of(ino));
         let unusable: Zones = failed.iter().copied().chain(self.leaving.doubtful(now)).collect();
-        if failed.is_disjoint(&zones) && (self.all.is_empty() || !self.all.is_subset(&unusable)) {
+        // New blocks of a file come from the zones of its shard.
+        let its = file.and_then(|ino| self.shards.get(&ino.shard())).unwrap_or(&self.all);
+        if failed.is_disjoint(&zones) && (its.is_empty() || !its.is_subset(&unusable)) {
             let text = format!(
                 "{what}: the file lies in zones {zones:?}; the devices of {failed:?} failed \
                  requests of its client"
