@@ -17,7 +17,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{
-    Cluster, Running, Scratch, Spec, at_host, eventually, free_port, redbud, shell, signal, success,
+    Cluster, Running, Scratch, Spec, at_host, describe, eventually, free_port, redbud, shell,
+    signal, success,
 };
 use crate::kill::{Load, Promised, forget, prepare, verify};
 
@@ -147,7 +148,8 @@ impl Servers {
     fn status(&self) -> Value {
         let output =
             redbud().args(["status", "--json"]).arg(&self.cluster.config).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap()
+        let report = serde_json::from_slice(&output.stdout);
+        report.unwrap_or_else(|error| panic!("{error}: {}", describe(&output)))
     }
 
     /// What each server has logged.

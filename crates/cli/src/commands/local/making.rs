@@ -90,13 +90,10 @@ fn is_complete(dir: &Path) -> bool {
 
 /// Refuses invalid options before anything is created.
 pub fn check_options(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
-    if args.mds.is_some_and(|servers| servers > 1) {
-        if args.osts.is_some_and(|osts| osts > 0) {
-            return Err(Failure::usage(
-                "--mds does not go with --osts: an object target obeys one \
-                                       metadata server",
-            ));
-        }
+    if args.mds.is_some_and(|servers| servers > 1) && args.osts.is_some_and(|osts| osts > 0) {
+        return Err(Failure::usage(
+            "--mds does not go with --osts: an object target obeys one metadata server",
+        ));
     }
     if dir.join(LOCAL_CONFIG).is_file() || is_complete(dir) {
         return Ok(());
