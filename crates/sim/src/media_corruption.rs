@@ -296,9 +296,9 @@ mod tests {
     /// Judges a changed copy of the metadata device of a fresh file system.
     fn changed(change: impl Fn(&SimDisk)) -> Result<Fate, String> {
         let (_, disks) = cluster::world(1);
-        let bad = disks.meta.fork();
+        let bad = disks.metas[0].fork();
         change(&bad);
-        judge(&disks.meta, &bad, 1)
+        judge(&disks.metas[0], &bad, 1)
     }
 
     fn flip(block: u64) -> impl Fn(&SimDisk) {

@@ -174,11 +174,11 @@ mod tests {
     #[test]
     fn repair_succeeds_on_nearly_every_corrupted_device() {
         let (_, disks) = cluster::world(1);
-        let older = disks.meta.fork();
-        fill(&disks.meta);
+        let older = disks.metas[0].fork();
+        fill(&disks.metas[0]);
         let (mut refused, mut left, mut lost) = (0, 0, 0);
         for seed in 0..100 {
-            let what = check(&disks.meta, &older, &disks.data, seed).expect("it is repaired");
+            let what = check(&disks.metas[0], &older, &disks.data, seed).expect("it is repaired");
             refused += usize::from(what.unrepairable);
             let what = what.what;
             left += usize::from(what.contains("of that is left"));
