@@ -554,6 +554,11 @@ pub struct Call {
 }
 
 impl Call {
+    /// Of a lost session: its client, and the shard whose server it was with.
+    pub(crate) fn loser(&self) -> (usize, ShardId) {
+        (self.client, self.op.executed_at().unwrap_or_default())
+    }
+
     /// Is it the same step of the history?
     pub fn is(&self, other: &Call) -> bool {
         let when = |call: &Call| (call.client, call.begun, call.ended);

@@ -26,7 +26,7 @@ use crate::fences::{self, SimFence, SwitchOff};
 use crate::keys::Keys;
 pub use crate::servers::SERVER;
 use crate::servers::Standing;
-use crate::shards::Shard;
+use crate::shard_state::Shard;
 use crate::target_state::Targets;
 use crate::zones::{self, Disks, Drawn, Sizes};
 

@@ -532,15 +532,7 @@ impl Injector {
             Fault::OneWay | Fault::Partition | Fault::Stall | Fault::LongStall => {
                 self.stall(kind).await;
             }
-            Fault::Mute => {
-                let (server, slot) = (self.a_server(), self.slot());
-                // Other clients that reconnect meanwhile get no answer either.
-                self.fleet.all_may_lose(MUTE);
-                self.cluster.world.mute(&server, true);
-                self.cluster.world.cut(&self.fleet.name(slot), &server);
-                self.pause(1500).await;
-                self.cluster.world.mute(&server, false);
-            }
+            Fault::Mute => self.mute_server().await,
             Fault::ServerPause => {
                 let server = self.a_server();
                 self.cluster.world.pause(&server);
@@ -557,6 +549,16 @@ impl Injector {
             Fault::Drift | Fault::Uneven | Fault::Space => {}
             Fault::ClusterPower | Fault::Together | Fault::Pairs => {}
         }
+    }
+
+    async fn mute_server(&mut self) {
+        let (server, slot) = (self.a_server(), self.slot());
+        // Other clients that reconnect meanwhile get no answer either.
+        self.fleet.all_may_lose(MUTE);
+        self.cluster.world.mute(&server, true);
+        self.cluster.world.cut(&self.fleet.name(slot), &server);
+        self.pause(1500).await;
+        self.cluster.world.mute(&server, false);
     }
 
     /// A zone begins to drain, unless one does.

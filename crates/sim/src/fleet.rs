@@ -13,6 +13,7 @@ use client::{Edited, ServerSession};
 use env::sim::DiskAction;
 use types::{ClientId, Duration, Ino, Instant, ShardId, Transno};
 
+use crate::across::shard_of;
 use crate::cluster::Cluster;
 use crate::events::{Event, Events, Eviction};
 use crate::fences;
@@ -20,10 +21,11 @@ use crate::history::History;
 use crate::invariant::Invariant;
 use crate::kernel::Caches;
 use crate::log_lines::damaged;
-use crate::mount::{Mount, shard_of};
+use crate::mount::Mount;
 use crate::script::{Script, Workload};
+use crate::sessions::{DeadClient, MemberSession};
 use crate::space;
-use crate::undurable::{UNDURABLE_MAX, UndurableChanges};
+use crate::undurable::UNDURABLE_MAX;
 use crate::workload::Process;
 
 /// Interval of looking for lost sessions.
@@ -54,54 +56,6 @@ struct Member {
     has_missed_device: bool,
     /// Next operation of each process.
     next: Vec<Rc<Cell<u32>>>,
-}
-
-/// A session as the server of a shard keeps it.
-#[derive(Clone, Default)]
-struct MemberSession {
-    shard: ShardId,
-    /// When its client last finished a replay there, or mounted. If the server died after that, the
-    /// client may still have to replay its changes.
-    replayed: Instant,
-    /// The same for the session that has replaced this one.
-    next_replayed: Option<Instant>,
-    /// Changes that were not known to be durable when the server died.
-    undurable: UndurableChanges,
-    /// Number of the client at the server.
-    client: u64,
-    /// Since which position it may be lost.
-    since: Option<u64>,
-    /// The server began to evict it while its client was held up.
-    expected: bool,
-    /// Before the eviction a server had died whose changes the client may still have to replay.
-    restarted: bool,
-    /// A device was stalled at the eviction: it may carry out the client's writes later.
-    late: bool,
-    /// The history records its loss.
-    loss_recorded: bool,
-    /// Evictions that its client has noticed.
-    evictions: u64,
-}
-
-/// A client that has ended; a server may still keep its session.
-struct DeadClient {
-    index: usize,
-    session: MemberSession,
-    since: u64,
-    undurable: u32,
-}
-
-impl MemberSession {
-    /// A session that begins, as the client has it.
-    fn begins(session: &ServerSession, replayed: Instant) -> MemberSession {
-        let (client, evictions, shard) = (session.client.0, session.evictions, shard_of(session));
-        MemberSession { client, evictions, shard, replayed, ..MemberSession::default() }
-    }
-
-    /// Most changes that are lost with the lost session.
-    fn undurable_at_loss(&self) -> u32 {
-        if self.restarted { self.undurable.of(self.evictions) } else { 0 }
-    }
 }
 
 impl Member {

@@ -722,11 +722,10 @@ impl Search<'_> {
     fn lost(&self, candidate: &Candidate, lost: &Call, kept: u32) -> Vec<Candidate> {
         let stays = |ino: Ino| self.facts.looked_up.get(&ino).is_some_and(|at| *at > lost.ended);
         let mut found = Distinct::default();
-        let loser = loser(lost);
-        let made = undo::last_made(candidate.past.as_ref(), loser, kept);
+        let made = undo::last_made(candidate.past.as_ref(), lost.loser(), kept);
         let call = Rc::new(lost.clone());
         let dead = matches!(lost.op, Op::Lost { dead: true, .. });
-        let of = (loser, lost.ended);
+        let of = (lost.loser(), lost.ended);
         for other in undo::without(candidate.past.as_ref(), of, kept, &stays) {
             let later = |index: &usize| other.later.iter().any(|look| look.is(&self.calls[*index]));
             let done: Vec<usize> =
@@ -761,7 +760,7 @@ impl Search<'_> {
         let call = &self.calls[index];
         let mut all = candidate.state.footprint(call);
         if let Op::Lost { kept, .. } = call.op {
-            for lost in undo::last_changes(candidate.past.as_ref(), loser(call), kept) {
+            for lost in undo::last_changes(candidate.past.as_ref(), call.loser(), kept) {
                 all.join(lost.state.footprint(&lost.call));
             }
         }
@@ -796,11 +795,6 @@ impl Search<'_> {
         conflicting.sort_unstable();
         conflicting
     }
-}
-
-/// Who loses a session, and at which shard.
-fn loser(lost: &Call) -> undo::Loser {
-    (lost.client, lost.op.executed_at().unwrap_or_default())
 }
 
 /// The inode on which this step releases an open file or a lock.

@@ -8,6 +8,7 @@
 //! - a run ends: after the last fault everything finishes within a bound of virtual time. A run
 //!   that exceeds the bound is a violation.
 
+mod across;
 pub mod call;
 pub mod cluster;
 mod committing;
@@ -41,11 +42,14 @@ mod mutate_history;
 mod observed_order;
 mod panics;
 mod placing;
+mod plan;
 mod pool;
 mod repairs;
 mod run;
 pub mod script;
 mod servers;
+mod sessions;
+mod shard_state;
 mod shards;
 mod shrink;
 mod space;
@@ -71,8 +75,9 @@ pub use judge::Abandoned;
 pub use media_corruption::DamageCounts;
 pub use mutate_history::Verdicts;
 pub use panics::panicked;
+pub use plan::Plan;
 pub use pool::Subject;
-pub use run::{Plan, Report, Violation, run, run_mutated};
+pub use run::{Report, Violation, run, run_mutated};
 pub use script::{Keep, Workload};
 pub use shrink::{Progress, shrink};
 pub use target_state::TargetCounts;

@@ -16,7 +16,12 @@ use types::{Fault, Ino, ShardId};
 
 use crate::call::{Call, FileNo, MAPPED, Op, Outcome, Until, is_of};
 use crate::content::{Content, Dirty, Edit, blocks_of};
-use crate::model::{Body, FsState, Node, NotDurable, Step, impossible, owner_of};
+use crate::model::{Body, FsState, Node, NotDurable, OWNERS, Step, impossible};
+
+/// The client of a lock owner.
+pub(crate) fn owner_of(owner: u64) -> usize {
+    (owner / OWNERS) as usize
+}
 
 /// A client that may have lost changes of a file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

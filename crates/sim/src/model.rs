@@ -11,7 +11,7 @@ use types::{Fault, FileKind, Ino, ShardId};
 
 use crate::call::{At, Call, FileNo, NameNo, Op, Outcome, Seen, TargetNo, are_apart};
 use crate::content::{Content, Dirty};
-use crate::loss::ContentLoss;
+use crate::loss::{ContentLoss, owner_of};
 
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
@@ -242,11 +242,6 @@ fn same_if(possible: bool, text: impl FnOnce() -> String) -> Step {
     if possible { Step::Same } else { impossible(text()) }
 }
 
-/// The client of a lock owner.
-pub(crate) fn owner_of(owner: u64) -> usize {
-    (owner / OWNERS) as usize
-}
-
 impl FsState {
     /// The inode of a name.
     pub fn find(&self, at: At) -> Option<Ino> {
@@ -429,10 +424,9 @@ impl FsState {
             Op::SyncAll => self.synced(call, None, outcome),
             Op::SyncNames(_) => self.synced(call, Some(Ino::NONE), outcome),
             Op::Lost { dead, edits, learned, late, shard, .. } => {
-                let of = (call.client, *shard);
-                let mut next = self.lost(of, *dead, edits, *late);
+                let mut next = self.lost((call.client, *shard), *dead, edits, *late);
                 if !dead {
-                    next.learned.insert(of, *learned);
+                    next.learned.insert((call.client, *shard), *learned);
                 }
                 Step::Next(next)
             }

@@ -1,18 +1,16 @@
 //! A mount: passes the calls of applications to the client, and records them in the history.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use client::{
-    Caller, Client, Handle, LockRequest, OpenFlags, Opened, ServerSession, SetAttrRequest,
-    WriteFlags,
-};
+use client::{Client, Handle, LockRequest, OpenFlags, Opened, SetAttrRequest, WriteFlags};
 use env::Env;
 use env::sync::Permit;
 use types::limits::BLOCK_U64;
-use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner, ShardId};
+use types::{Attr, Duration, Fault, FileKind, Ino, LockOwner};
 
+use crate::across::Evictions;
 use crate::call::{
     At, FileNo, LOCK_UNITS, MAPPED, NameNo, Op, Outcome, Seen, Until, pattern, target_of,
 };
@@ -25,8 +23,6 @@ use crate::kernel::vfs::{FoundInode, Lookup, Vfs};
 use crate::model::OWNERS;
 
 pub(crate) const XATTR: &[u8] = b"user.sim";
-/// The extended attribute with the layout of a directory.
-const LAYOUT: &[u8] = b"user.redbud.dir.layout";
 
 /// Bytes of one unit of fcntl locks.
 const LOCK_UNIT: u64 = 1024;
@@ -35,11 +31,6 @@ const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
-
-/// The shard of the server of a session.
-pub(crate) fn shard_of(session: &ServerSession) -> ShardId {
-    ShardId(session.server.0 as u8)
-}
 
 /// A mount of one client. Clones are the same mount.
 #[derive(Clone)]
@@ -53,11 +44,10 @@ pub struct Mount {
     /// Its node.
     pub env: Env,
     pub(crate) history: History,
-    vfs: Vfs,
+    pub(crate) vfs: Vfs,
     tags: Rc<Cell<u32>>,
-    /// How many sessions the client had lost at the last call, and where that was first noticed; of
-    /// each server.
-    evicted: Rc<RefCell<Vec<(u64, u64)>>>,
+    /// The sessions that the client had lost at the last call.
+    evicted: Rc<Evictions>,
 }
 
 /// An open file of a process.
@@ -195,29 +185,20 @@ impl Mount {
         self.vfs.abandoned_requests_ended().await;
     }
 
-    async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
+    pub(crate) async fn lock(&self, inos: &[Ino]) -> Vec<Permit> {
         self.vfs.lock(inos).await
     }
 
-    fn begin(&self, op: &Op) -> u64 {
+    pub(crate) fn begin(&self, op: &Op) -> u64 {
         let begun = self.history.begin(self.index, op.clone());
-        let mut known = self.evicted.borrow_mut();
-        let sessions = self.client.sessions();
-        known.resize(sessions.len(), (0, 0));
-        for (known, session) in known.iter_mut().zip(sessions) {
-            if session.evictions > known.0 {
-                *known = (session.evictions, begun);
-                self.history.renewed((self.index, shard_of(&session)), begun);
-            }
-        }
+        let begins = |shard| self.history.renewed((self.index, shard), begun);
+        self.evicted.note(&self.client, begun, begins);
         begun
     }
 
     /// Has the client lost a session since then?
     fn was_evicted_since(&self, begun: u64) -> bool {
-        let known = self.evicted.borrow();
-        let before: u64 = known.iter().map(|(evictions, _)| evictions).sum();
-        known.iter().any(|(_, at)| *at > begun) || self.client.status().evictions > before
+        self.evicted.any_since(&self.client, begun)
     }
 
     fn end(&self, begun: u64, op: Op, outcome: Outcome) {
@@ -872,17 +853,6 @@ impl Mount {
         let set = self.finish(op, self.vfs.set_xattr(ino, XATTR, value)).await;
         self.vfs.changed(ino);
         set
-    }
-
-    /// Sets where new directories in this one go; the model does not know it. A failure says
-    /// nothing.
-    pub async fn set_home(&self, dir: Ino, layout: &str) {
-        let _locked = self.lock(&[dir]).await;
-        let begun = self.begin(&Op::GetXattr(dir));
-        let root = Caller { uid: 0, gid: 0, pid: 1 };
-        let _ = self.client.setxattr(&root, dir, LAYOUT, layout.as_bytes(), 0, false).await;
-        self.vfs.changed(dir);
-        self.history.end(begun, Vec::new());
     }
 
     /// Reads the extended attribute of the workload.

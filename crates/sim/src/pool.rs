@@ -11,7 +11,7 @@ use types::Duration;
 use crate::faults::Fault;
 use crate::keys;
 use crate::placing;
-use crate::run::Plan;
+use crate::plan::Plan;
 use crate::script::Workload;
 
 /// Seeds in a row with the same format and devices.

@@ -6,7 +6,6 @@
 //! - the server with number N has shard N, on a node of its own;
 //! - with one shard nothing is drawn, named or configured otherwise than without this file.
 
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::Rc;
@@ -20,7 +19,7 @@ use mfs::fsck::{Disagreement, ShardNames, across};
 use mfs::{Cost, LayoutLimits, MapLimits, Mfs, OpenOptions, Stop, Txn};
 use proto::mds::{Reply, ServerInfo};
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Epoch, Ino, Instant, PagId, Rights, ServerId, ShardId, Transno};
+use types::{ClientId, Duration, Epoch, Ino, PagId, Rights, ServerId, ShardId, Transno};
 
 use crate::cluster::{self, CACHE_BYTES, Cluster, FS, Free, address, meta_name};
 use crate::events::{Event, Events};
@@ -28,6 +27,7 @@ use crate::invariant::Invariant;
 use crate::keys::Keys;
 use crate::log_lines::{parse_eviction, parse_unflushed};
 use crate::servers::{Standing, node_name};
+use crate::shard_state::Shard;
 use crate::zones;
 
 /// After this time a server that ended by itself is restarted.
@@ -36,23 +36,6 @@ const RESTART_DELAY: Duration = Duration::from_millis(100);
 const DEAD_RESTART_DELAY: Duration = Duration::from_secs(2);
 /// Most orphans that a look reads.
 const ORPHANS: usize = 1000;
-
-/// A shard, and the server that has it, or had it last.
-#[derive(Default)]
-pub(crate) struct Shard {
-    /// Starts of its server so far.
-    pub(crate) starts: Cell<u64>,
-    /// When it was last killed or restarted.
-    pub(crate) restarted: Cell<Option<Instant>>,
-    /// Kills so far.
-    kills: Cell<u64>,
-    /// The epoch of the running server; 0 without one.
-    pub(crate) epoch: Cell<u32>,
-    /// The store of the running server.
-    store: RefCell<Option<Mfs>>,
-    /// Its introspection.
-    ledger: RefCell<Option<Introspection>>,
-}
 
 /// Passes on what the server reports, as long as it is not replaced: what a replaced one does after
 /// that is lost with it.
@@ -222,8 +205,8 @@ impl Cluster {
         self.all_shards().filter(|_| self.has_several()).map(info).collect()
     }
 
-    /// Opens the metadata of a shard with an epoch above `above`, and serves until `stop` ends; `opened` gets
-    /// the epoch when the server is up.
+    /// Opens the metadata of a shard with an epoch above `above`, and serves until `stop` ends;
+    /// `opened` gets the epoch when the server is up.
     pub(crate) async fn serve(
         &self,
         shard: ShardId,

@@ -18,10 +18,11 @@ use client::Client;
 use mds::{Introspection, SessionStanding};
 use types::{ClientId, Duration, HeldRange, Ino, Rights};
 
+use crate::across::shard_of;
 use crate::cluster::Cluster;
 use crate::events::Events;
 use crate::invariant::Invariant;
-use crate::mount::{Mount, shard_of};
+use crate::mount::Mount;
 
 /// A holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -20,8 +20,12 @@ fn call(op: Op, outcome: Outcome, (begun, ended): (u64, u64)) -> Call {
 
 /// The loss of a session, with up to `kept` changes.
 fn loss(dead: bool, kept: u32) -> Op {
-    let edits = Rc::default();
-    Op::Lost { dead, kept, learned: u64::MAX, edits, late: false, next: None, shard: ShardId(0) }
+    loss_with(dead, kept, u64::MAX, Rc::default())
+}
+
+/// The same, known of since then, with unfinished edits.
+fn loss_with(dead: bool, kept: u32, learned: u64, edits: Rc<Vec<Op>>) -> Op {
+    Op::Lost { dead, kept, learned, edits, late: false, next: None, shard: ShardId(0) }
 }
 
 /// A history of steps without overlap.
@@ -46,16 +50,7 @@ impl Story {
 
     fn lost(self, dead: bool, kept: u32) -> Story {
         let learned = 2 * self.0.len() as u64 + 3;
-        let lost = Op::Lost {
-            dead,
-            kept,
-            learned,
-            edits: Rc::default(),
-            late: false,
-            next: None,
-            shard: ShardId(0),
-        };
-        self.then(0, lost, Outcome::Done)
+        self.then(0, loss_with(dead, kept, learned, Rc::default()), Outcome::Done)
     }
 
     fn then_lost(self, client: usize) -> Story {
@@ -213,15 +208,7 @@ fn write_that_reports_an_earlier_loss_may_still_be_done() {
 fn lookup_during_a_loss_may_come_after_it() {
     let look = |found| (Op::Lookup(AT), Outcome::Found(found));
     let make = (Op::Make(AT, FileKind::Regular), Outcome::Found(Some(FILE)));
-    let lost = Op::Lost {
-        dead: false,
-        kept: 9,
-        learned: 20,
-        edits: Rc::default(),
-        late: false,
-        next: None,
-        shard: ShardId(0),
-    };
+    let lost = loss_with(false, 9, 20, Rc::default());
     let holds = |seen, ended| {
         let mut calls = Vec::new();
         let mut step = |client, (op, outcome), begun, ended| {
@@ -331,15 +318,7 @@ fn loss_is_reported_once_to_a_live_client() {
 #[test]
 fn fsync_without_a_loss_holds_after_an_append_at_one_of_two_ends() {
     let longer = Op::write((FILE, 2), Some(8), (20, 6), Accepted);
-    let lost = |edits| Op::Lost {
-        dead: true,
-        kept: 0,
-        learned: u64::MAX,
-        edits,
-        late: false,
-        next: None,
-        shard: ShardId(0),
-    };
+    let lost = |edits| loss_with(true, 0, u64::MAX, edits);
     let append = Op::write((FILE, 3), None, (10, 7), Accepted);
     // The second client was killed during its write: the file may have ended at 10 or at 28.
     let story = || {
@@ -575,15 +554,8 @@ fn inode_number_may_be_reused_by_an_unanswered_create_after_a_loss() {
 /// Client 0 syncs pattern 4 and overwrites it; its session is lost, perhaps with a stalled write.
 fn overwritten_and_lost(late: bool) -> Story {
     let made = Outcome::Found(Some(FILE));
-    let lost = Op::Lost {
-        dead: true,
-        kept: 0,
-        learned: u64::MAX,
-        edits: Rc::default(),
-        late,
-        next: None,
-        shard: ShardId(0),
-    };
+    let (dead, shard, edits) = (true, ShardId(0), Rc::default());
+    let lost = Op::Lost { dead, kept: 0, learned: u64::MAX, edits, late, next: None, shard };
     Story::default()
         .then(0, Op::Create { at: AT, exclusive: true, file: 1 }, made)
         .then(0, write(4), Outcome::Done)
@@ -668,11 +640,8 @@ fn chmod_lost_after_another_lost_one_shows_either_old_mode() {
         let made = Outcome::Found(Some(FILE));
         let create = Op::Create { at: AT, exclusive: true, file: 1 };
         let steps = [seen(0o644), mode(0, 0o600), lost(0), mode(1, 0o700), lost(1), seen(last)];
-        let start = Story::default().then(0, create, made).then(
-            0,
-            Op::SyncNames(ShardId(0)),
-            Outcome::Done,
-        );
+        let synced = Op::SyncNames(ShardId(0));
+        let start = Story::default().then(0, create, made).then(0, synced, Outcome::Done);
         steps.into_iter().fold(start, |story, (client, op, seen)| story.then(client, op, seen))
     };
     for mode in [0o644, 0o600, 0o700] {
