@@ -13,7 +13,6 @@ use client::{Edited, ServerSession};
 use env::sim::DiskAction;
 use types::{ClientId, Duration, Ino, Instant, ShardId, Transno};
 
-use crate::across::shard_of;
 use crate::cluster::Cluster;
 use crate::events::{Event, Events, Eviction};
 use crate::fences;

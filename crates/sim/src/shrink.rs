@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 
 use crate::faults::Fault;
 use crate::invariant::Invariant;
-use crate::run::{Plan, Report};
+use crate::plan::Plan;
+use crate::run::Report;
 use crate::script::{Keep, ScriptStep};
 
 /// Timings tried for a small candidate.
