@@ -8,10 +8,15 @@
 #![allow(missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Mutex;
 
 use commitment::Guards;
+use redbud_sim::call::{At, Call, Op, Outcome};
+use redbud_sim::judge::Judge;
+use redbud_sim::model::FsState;
 use redbud_sim::{Fault, Invariant, Plan, run};
+use types::{FileKind, Ino, ShardId};
 
 use crate::seeds::{asked, check, for_each};
 
@@ -82,4 +87,77 @@ fn shards_that_do_not_wait_for_a_record_are_caught() {
             assert_eq!(broken(&sound), None, "{}", sound.command());
         }
     }
+}
+
+/// A directory of shard 1.
+const DIR: Ino = Ino(1 << 56 | 7);
+
+/// Does the judge accept these steps? Each has its client, and follows the one before.
+fn holds(steps: &[(usize, Op, Outcome)]) -> bool {
+    let call = |(nth, (client, op, outcome)): (usize, &(usize, Op, Outcome))| {
+        let (client, op, outcome) = (*client, op.clone(), Some(outcome.clone()));
+        let begun = 2 * nth as u64 + 1;
+        Call { client, op, outcome, guessed: false, applied: None, begun, ended: begun + 1 }
+    };
+    let calls: Vec<Call> = steps.iter().enumerate().map(call).collect();
+    let start = FsState { may_crash: true, ..FsState::default() };
+    Judge::new(start).settle(&calls).is_ok()
+}
+
+/// The session of client 0 with the server of a shard ends with it, and up to nine changes.
+fn lost(shard: u8) -> (usize, Op, Outcome) {
+    let (edits, shard) = (Rc::default(), ShardId(shard));
+    let learned = u64::MAX;
+    let op = Op::Lost { dead: true, kept: 9, learned, edits, late: false, next: None, shard };
+    (0, op, Outcome::Done)
+}
+
+fn made(client: usize, at: At, kind: FileKind, ino: Ino) -> (usize, Op, Outcome) {
+    (client, Op::Make(at, kind), Outcome::Found(Some(ino)))
+}
+
+fn found(at: At, ino: Option<Ino>) -> (usize, Op, Outcome) {
+    (1, Op::Lookup(at), Outcome::Found(ino))
+}
+
+#[test]
+fn lost_session_takes_changes_of_its_own_server_only() {
+    let (here, there) = (At { dir: Ino::ROOT, name: 2 }, At { dir: DIR, name: 2 });
+    let files = [Ino(9), Ino(1 << 56 | 9)];
+    let seen = |shard: u8, at: At, ino: Option<Ino>| {
+        holds(&[
+            made(1, At { dir: Ino::ROOT, name: 1 }, FileKind::Directory, DIR),
+            made(0, here, FileKind::Regular, files[0]),
+            made(0, there, FileKind::Regular, files[1]),
+            lost(shard),
+            found(at, ino),
+        ])
+    };
+    assert!(seen(1, there, None) && seen(1, there, Some(files[1])));
+    assert!(seen(0, here, None), "the later change at the other shard stays");
+    assert!(!seen(1, here, None) && !seen(0, there, None));
+}
+
+#[test]
+fn change_of_two_shards_is_never_lost() {
+    let at = At { dir: Ino::ROOT, name: 1 };
+    let seen = |dir: Ino, found_ino: Option<Ino>| {
+        holds(&[made(0, at, FileKind::Directory, dir), lost(0), found(at, found_ino)])
+    };
+    assert!(seen(Ino(9), None) && seen(Ino(9), Some(Ino(9))));
+    assert!(seen(DIR, Some(DIR)) && !seen(DIR, None));
+}
+
+#[test]
+fn fsync_of_a_directory_is_about_its_server() {
+    let at = At { dir: Ino::ROOT, name: 2 };
+    let synced = |shard: u8| {
+        holds(&[
+            made(0, at, FileKind::Regular, Ino(9)),
+            (0, Op::SyncNames(ShardId(shard)), Outcome::Done),
+            lost(0),
+            found(at, None),
+        ])
+    };
+    assert!(synced(1) && !synced(0));
 }
