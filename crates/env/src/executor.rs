@@ -152,9 +152,15 @@ impl Core {
 
     /// Runs `main` to its end on this thread.
     pub(crate) fn block_on<F: Future>(self: &Rc<Core>, main: F) -> io::Result<F::Output> {
+        let mut value = None;
+        self.run_main(pin!(async { value = Some(main.await) }))?;
+        Ok(value.expect("the future ended"))
+    }
+
+    /// As [`Core::block_on`]. It is compiled once, not once for each future.
+    fn run_main(self: &Rc<Core>, mut main: Pin<&mut dyn Future<Output = ()>>) -> io::Result<()> {
         let _entered = Entered::new(&self.mailbox);
         let _closing = Closing(self);
-        let mut main = pin!(main);
         let wakes = SlotWaker::new(MAIN, self.mailbox.clone());
         let waker = Waker::from(wakes.clone());
         waker.wake_by_ref();
@@ -167,8 +173,8 @@ impl Core {
                     continue;
                 }
                 wakes.begin_poll();
-                if let Poll::Ready(value) = main.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    return Ok(value);
+                if main.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                    return Ok(());
                 }
             }
             self.turn(&mut done)?;

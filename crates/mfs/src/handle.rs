@@ -7,7 +7,7 @@ use std::rc::Rc;
 use types::Transno;
 
 use crate::names::NameIndexes;
-use crate::txn::Txn;
+use crate::txn::{Body, Txn};
 use crate::volatile::searches::SearchCounts;
 use crate::volatile::{SharedState, VolatileState};
 use engine::cost::Cost;
@@ -92,9 +92,24 @@ impl Mfs {
         cost: Cost,
         body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<Result<(T, Transno), Stop>, StoreError> {
+        let mut value = None;
+        let mut keep = |txn: &mut Txn<'_>| {
+            value = Some(body(txn)?);
+            Ok(())
+        };
+        let outcome = self.attempt_body(cost, &mut keep)?;
+        Ok(outcome.map(|number| (value.expect("the body succeeded"), number)))
+    }
+
+    /// As [`Mfs::attempt`]; returns the transaction's number.
+    pub(crate) fn attempt_body(
+        &self,
+        cost: Cost,
+        body: &mut Body<'_>,
+    ) -> Result<Result<Transno, Stop>, StoreError> {
         let mut txn = self.transaction(self.begin(cost)?, self.volatile_state_mut());
         match body(&mut txn) {
-            Ok(value) => Ok(Ok((value, txn.commit(self)?))),
+            Ok(()) => Ok(Ok(txn.commit(self)?)),
             Err(stop) => {
                 txn.abort();
                 Ok(Err(stop))

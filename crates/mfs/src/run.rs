@@ -3,7 +3,7 @@
 use types::{Fault, Transno};
 
 use crate::handle::Mfs;
-use crate::txn::Txn;
+use crate::txn::{Body, Txn};
 use crate::{layouts, names};
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
@@ -47,10 +47,21 @@ impl Mfs {
         cost: Cost,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<(T, Transno), StoreError> {
+        let mut value = None;
+        let mut keep = |txn: &mut Txn<'_>| {
+            value = Some(body(txn)?);
+            Ok(())
+        };
+        let number = self.run_body(cost, &mut keep).await?;
+        Ok((value.expect("the body's last call succeeded"), number))
+    }
+
+    /// As [`Mfs::run`]. It is compiled once, not once for each of more than a thousand bodies.
+    async fn run_body(&self, cost: Cost, body: &mut Body<'_>) -> Result<Transno, StoreError> {
         let mut attempts = self.attempts(cost);
         loop {
             attempts.admit().await?;
-            let stop = match self.attempt(cost, &mut body)? {
+            let stop = match self.attempt_body(cost, body)? {
                 Ok(done) => return Ok(done),
                 Err(stop) => stop,
             };

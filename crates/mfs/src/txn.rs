@@ -19,6 +19,9 @@ use engine::format::block::{self, Block, BlockType};
 use engine::store::Store;
 use engine::txn::wrong_type;
 
+/// What a transaction runs, whatever value comes of it.
+pub(crate) type Body<'b> = dyn FnMut(&mut Txn<'_>) -> Result<(), Stop> + 'b;
+
 /// A running transaction.
 pub struct Txn<'a> {
     engine: engine::txn::Txn<'a>,

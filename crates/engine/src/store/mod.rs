@@ -38,8 +38,8 @@ use crate::log::Log;
 use crate::state::State;
 use crate::store::barrier::{Barrier, CommitStats};
 use crate::store::fetch::Pins;
-use crate::txn::Txn;
 use crate::txn::apply::Applied;
+use crate::txn::{Body, Txn};
 
 /// An open store.
 #[derive(Clone)]
@@ -165,10 +165,21 @@ impl Store {
         cost: Cost,
         mut body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<(T, Transno), StoreError> {
+        let mut value = None;
+        let mut keep = |txn: &mut Txn<'_>| {
+            value = Some(body(txn)?);
+            Ok(())
+        };
+        let number = self.run_body(cost, &mut keep).await?;
+        Ok((value.expect("the body's last call succeeded"), number))
+    }
+
+    /// As [`Store::run`]. It is compiled once, not once for each body.
+    async fn run_body(&self, cost: Cost, body: &mut Body<'_>) -> Result<Transno, StoreError> {
         let mut attempts = self.attempts(cost);
         loop {
             attempts.admit().await?;
-            match self.attempt(cost, &mut body)? {
+            match self.attempt_body(cost, body)? {
                 Ok(done) => return Ok(done),
                 Err(stop) => attempts.resolve(stop).await?,
             }
@@ -184,9 +195,24 @@ impl Store {
         cost: Cost,
         body: &mut impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<Result<(T, Transno), Stop>, StoreError> {
+        let mut value = None;
+        let mut keep = |txn: &mut Txn<'_>| {
+            value = Some(body(txn)?);
+            Ok(())
+        };
+        let outcome = self.attempt_body(cost, &mut keep)?;
+        Ok(outcome.map(|number| (value.expect("the body succeeded"), number)))
+    }
+
+    /// As [`Store::attempt`]; returns the transaction's number.
+    fn attempt_body(
+        &self,
+        cost: Cost,
+        body: &mut Body<'_>,
+    ) -> Result<Result<Transno, Stop>, StoreError> {
         let mut txn = self.begin(cost)?;
         match body(&mut txn) {
-            Ok(value) => Ok(Ok((value, self.commit(txn)?))),
+            Ok(()) => Ok(Ok(self.commit(txn)?)),
             Err(stop) => {
                 txn.abort();
                 Ok(Err(stop))

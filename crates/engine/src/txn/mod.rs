@@ -24,6 +24,9 @@ use crate::format::features::{Feature, Features};
 use crate::state::State;
 use crate::txn::overlay::{Hook, Layer, Scratch};
 
+/// What a transaction runs, whatever value comes of it.
+pub(crate) type Body<'b> = dyn FnMut(&mut Txn<'_>) -> Result<(), Stop> + 'b;
+
 /// A running transaction.
 pub struct Txn<'a> {
     pub(crate) state: RefMut<'a, State>,

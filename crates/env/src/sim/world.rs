@@ -57,12 +57,17 @@ impl SimWorld {
     /// # Panics
     /// Every task waits and nothing is due, or the time limit is reached.
     pub fn run<T, F: Future<Output = T>>(&self, main: impl FnOnce(Env) -> F) -> T {
+        let core = self.start();
+        let _ended = Ended(&self.0);
+        core.block_on(main(Env::new(core.clone(), 0))).expect("the simulated driver does not fail")
+    }
+
+    fn start(&self) -> Rc<Core> {
         assert!(self.0.running.borrow().is_none(), "a world runs once at a time");
         let driver = SimDriver(self.0.state.clone());
         let core = Core::new(Box::new(driver), Mailbox::new(Box::new(|| ())));
         *self.0.running.borrow_mut() = Some(core.clone());
-        let _ended = Ended(&self.0);
-        core.block_on(main(Env::new(core.clone(), 0))).expect("the simulated driver does not fail")
+        core
     }
 
     /// The running node `name`; it is created, or restarted after a kill, if it does not run.
