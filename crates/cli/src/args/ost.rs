@@ -109,7 +109,8 @@ Runs in the foreground. On SIGTERM or SIGINT it makes everything durable and end
 READY=1 to $NOTIFY_SOCKET (systemd Type=notify) when clients can connect. If it is killed in
 another way, clients that have not left repeat what was not durable: start it again.
 
-If a device fails, its target stops and the others go on; the exit status is 1 in the end.
+If a device fails, or cannot be opened, the others go on. Its target is opened again every
+30 s. The exit status is 1 if it is not served in the end, or if no target can be opened.
 
 Without --config a target asks connections for no keys: capabilities, which the metadata
 server makes, protect the objects, and what travels is not encrypted.")]

@@ -3,6 +3,7 @@
 mod check;
 mod format;
 mod journals;
+mod kept;
 mod serve;
 mod status;
 mod survey;

@@ -22,6 +22,7 @@ use session::client::{Call, Config, Session, Shared, result};
 use types::limits::BLOCK;
 use types::{ClientId, Epoch, Fault, ObjectId, Uuid, crc32c};
 
+use crate::broken::Fragile;
 use crate::harness::{
     Running, Scratch, SharedPids, describe, eventually, free_port, pattern, redbud, success,
 };
@@ -64,9 +65,13 @@ impl Target {
     }
 
     fn serve(&mut self, device: &str) {
+        self.serve_all(&[device]);
+    }
+
+    fn serve_all(&mut self, devices: &[&str]) {
         let mut command = redbud();
         command.current_dir(self.dir.path());
-        command.args(["ost", "serve", device, "--key", "targets.key"]);
+        command.args(["ost", "serve", "--key", "targets.key"]).args(devices);
         command.args(["--listen", &self.address()]);
         self.running = Some(Running::ready(command, &self.file("ost.log"), &self.pids));
     }
@@ -349,6 +354,73 @@ fn garbage_at_the_port_harms_nobody() {
 
 /// Two targets in one process, by the cluster's file; one has its journal elsewhere. Keys are
 /// proved at their ports.
+/// What the targets of this host are and do.
+fn all_here() -> Vec<Value> {
+    let text = success(redbud().args(["ost", "status", "--json"]));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    report["targets"].as_array().unwrap().clone()
+}
+
+/// Of two targets of one process one has a device that fails, and works again.
+#[test]
+fn failed_target_is_served_again_and_the_other_goes_on_meanwhile() {
+    let mut target = Target::formatted("64M", &[]);
+    let fragile = Fragile::new(target.dir.path(), 256 << 20, 64 << 20);
+    let device = fragile.device.display().to_string();
+    let format = ["ost", "format", "--fs", "test", "--uuid", &UUID.to_string(), &device];
+    success(redbud().args(format));
+    let (sound, failing) = (target.address(), format!("127.0.0.1:{}", free_port()));
+    target.serve_all(&["ost.img", &format!("{device},listen={failing}")]);
+    let key = target.key();
+    with_env(async |env| {
+        let sound = Client::open(&env, sound, key).await;
+        let failing = Client::open(&env, failing, key).await;
+        failing.put(1, 0, record(1, 0, 0, 4), true).await.unwrap();
+        let dead = fragile.kill();
+        let waiting = failing.clone();
+        let late =
+            env.spawn_join(async move { waiting.put(1, 64, record(1, 1, 0, 4), true).await });
+        sound.put(1, 0, record(2, 0, 0, 4), true).await.unwrap();
+        eventually("the status names the failed target", || {
+            let stopped = |one: &Value| one["device"] == *device && one["state"] == "stopped";
+            all_here().iter().any(stopped)
+        });
+        sound.put(1, 64, record(2, 1, 0, 4), true).await.unwrap();
+        dead.revive();
+        late.await.unwrap();
+        for (client, object) in [(&failing, 1), (&sound, 2)] {
+            for at in 0..2 {
+                let found = client.get(1, at * 64, 4).await.unwrap();
+                assert!(found == record(object, at, 0, 4), "target {object}, record {at}");
+            }
+            client.session.abandon();
+        }
+    });
+    target.stop();
+}
+
+/// A device without a target does not keep the others of the process from being served.
+#[test]
+fn target_that_cannot_be_opened_is_served_once_it_can_be() {
+    let mut target = Target::formatted("64M", &[]);
+    let bad = target.file("bad.img");
+    std::fs::File::create(&bad).unwrap().set_len(4096).unwrap();
+    let (bad, late) = (bad.display().to_string(), format!("127.0.0.1:{}", free_port()));
+    target.serve_all(&["ost.img", &format!("{bad},listen={late}")]);
+    assert_eq!(target.status()["state"], "serving");
+    let found = all_here().into_iter().find(|one| one["device"] == *bad).unwrap();
+    let why = found["error"].as_str().unwrap();
+    assert!(found["state"] == "stopped" && why.contains("bad.img"), "{found}");
+    std::fs::remove_file(&bad).unwrap();
+    let format = ["ost", "format", "--fs", "test", "--uuid", &UUID.to_string(), "--size", "64M"];
+    success(redbud().args(format).arg(&bad));
+    eventually("the new target is served", || {
+        let is_serving = |one: &Value| one["address"] == *late && one["state"] == "serving";
+        all_here().iter().any(is_serving)
+    });
+    target.stop();
+}
+
 #[test]
 fn cluster_file_names_targets_and_keys() {
     let scratch = Scratch::new();
@@ -424,9 +496,7 @@ fn cluster_file_names_targets_and_keys() {
         "cluster.toml",
     ]));
     assert!(text.contains("`test`") && text.contains("serving"), "{text}");
-    let here: Value =
-        serde_json::from_str(&success(redbud().args(["ost", "status", "--json"]))).unwrap();
-    let here = here["targets"].as_array().unwrap();
+    let here = all_here();
     for address in &addresses {
         assert!(here.iter().any(|one| one["address"] == address.as_str()), "{here:?}");
     }

@@ -69,10 +69,11 @@ impl Ost {
         self.server.runtime.epoch
     }
 
-    /// Its state as JSON, for its control socket and tests.
-    pub fn status(&self) -> impl Fn() -> String + 'static {
-        let server = self.server.clone();
-        move || server.status()
+    /// Tells its state as JSON, for its control socket; nothing once it has ended. Keeps nothing of
+    /// it.
+    pub fn status(&self) -> impl Fn() -> Option<String> + 'static {
+        let server = Rc::downgrade(&self.server);
+        move || Some(server.upgrade()?.status())
     }
 
     /// Serves until `stop` ends, then makes everything durable and closes the store.

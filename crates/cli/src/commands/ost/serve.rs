@@ -1,26 +1,24 @@
 //! `redbud ost serve`: runs targets until a signal stops them.
 
 use std::future::{Future, poll_fn};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use env::sync::Notify;
 use env::{DriverKind, Env};
-use ost::server::{Config, MEMORY_MIN, Ost, ServeError};
-use ost::store::{ObjectStore, Options};
-use types::limits::BLOCK_U64;
+use ost::server::{Config, MEMORY_MIN};
+use ost::store::Options;
+use types::Duration;
 use types::units::human_size;
-use types::{Duration, Epoch};
 
+use super::kept::{Kept, Opener, Stop};
 use super::{DeviceSpec, failed, target_key, view};
 use crate::address::{OST_PORT, check_address_or};
 use crate::args::OstServeArgs;
 use crate::commands::{mds, mkfs};
 use crate::config::{LEASE_RANGE, TargetsView};
 use crate::control::{Ask, Handler};
-use crate::devices::{open_exclusive, open_journal, with_path};
 use crate::exit::{Ended, Failure};
 use crate::keys::{self, KeyOptions};
 use crate::registry::{self, Kind, Registered, Registration};
@@ -29,10 +27,10 @@ use crate::{control, log, notify};
 
 /// A target to serve.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Served {
-    device: PathBuf,
-    journal: Option<PathBuf>,
-    listen: String,
+pub(super) struct Served {
+    pub device: PathBuf,
+    pub journal: Option<PathBuf>,
+    pub listen: String,
 }
 
 /// Runs the targets.
@@ -57,28 +55,32 @@ pub fn run(args: &OstServeArgs) -> Ended {
     if args.until_eof {
         mds::stop_at_end_of_input();
     }
+    let lease = lease.unwrap_or(Duration::from_secs(30));
     let ended = env::run(DriverKind::Auto, |env| async move {
-        let config = |listen: &str| {
-            // Each target reads the files itself: who reads them learns of each change once.
-            let keys = match &view {
-                Some(view) => {
-                    keys::of_files(&view.file, view.security, (&view.key, &view.allowed))?
-                }
-                None => None,
-            };
-            Ok(Config {
-                lease: lease.unwrap_or(Duration::from_secs(30)),
-                keys,
-                memory: args.memory as usize,
-                notices: args.notices,
-                validate: false,
-                log: Rc::new(log::line),
-                ..Config::new(listen, key)
-            })
-        };
-        serve(&env, args, view.as_ref(), &served, config).await
+        let config = config(args, view.clone(), (lease, key));
+        let options =
+            Options { cache_bytes: args.cache as usize, commit_interval: args.commit_interval };
+        serve(Opener { env, options, view, config }, args, served).await
     });
     ended.map_err(|error| failed(format!("cannot start the I/O driver: {error}"))).flatten()
+}
+
+/// How the target that listens on an address is served.
+fn config(
+    args: &OstServeArgs,
+    view: Option<TargetsView>,
+    (lease, key): (Duration, [u8; 32]),
+) -> Box<dyn Fn(&str) -> Result<Config, Failure>> {
+    let (memory, notices) = (args.memory as usize, args.notices);
+    Box::new(move |listen| {
+        // Each target reads the files itself: who reads them learns of each change once.
+        let keys = match &view {
+            Some(view) => keys::of_files(&view.file, view.security, (&view.key, &view.allowed))?,
+            None => None,
+        };
+        let (validate, log) = (false, Rc::new(log::line));
+        Ok(Config { lease, keys, memory, notices, validate, log, ..Config::new(listen, key) })
+    })
 }
 
 /// The targets that the command line and the cluster's file name.
@@ -103,7 +105,7 @@ fn chosen(specs: &[DeviceSpec], view: &TargetsView) -> Result<Vec<Served>, Failu
         specs.iter().any(|spec| spec.device == *device || mkfs::is_same(&spec.device, device))
     };
     let is_here = |device: &PathBuf| match specs.is_empty() {
-        true => device.exists(),
+        true => is_here_or_said(device),
         false => is_named(device),
     };
     let chosen: Vec<Served> = view
@@ -135,6 +137,15 @@ fn chosen(specs: &[DeviceSpec], view: &TargetsView) -> Result<Vec<Served>, Failu
     }
 }
 
+/// Is the device on this host? If not, the log says so: it may be one of another host, or missing.
+fn is_here_or_said(device: &Path) -> bool {
+    let is_here = device.exists();
+    if !is_here {
+        log::line(&format!("{}: not on this host: not served", device.display()));
+    }
+    is_here
+}
+
 /// Each device with its address.
 fn with_addresses(specs: &[DeviceSpec], listen: Option<&str>) -> Result<Vec<Served>, Failure> {
     let usual = format!("127.0.0.1:{OST_PORT}");
@@ -159,139 +170,62 @@ fn with_addresses(specs: &[DeviceSpec], listen: Option<&str>) -> Result<Vec<Serv
 }
 
 /// Opens the targets, serves them, and waits for their end.
-async fn serve(
-    env: &Env,
-    args: &OstServeArgs,
-    view: Option<&TargetsView>,
-    served: &[Served],
-    config: impl Fn(&str) -> Result<Config, Failure>,
-) -> Ended {
-    let stop = Notify::new();
-    let mut targets: Vec<(String, Ost)> = Vec::new();
-    for one in served {
-        let started = match config(&one.listen) {
-            Ok(config) => start(env, args, view, one, config).await,
-            Err(failure) => Err(failure),
-        };
-        match started {
-            Ok(target) => targets.push((one.device.display().to_string(), target)),
-            Err(failure) => {
-                // Those that were opened have nothing to do; their stores are closed.
-                for (_, target) in targets {
-                    drop(target.run(std::future::ready(())).await);
-                }
-                return Err(failure);
-            }
-        }
-    }
-    let addresses: Vec<String> = targets.iter().map(|(_, target)| target.address()).collect();
-    let registered = register(env, args, &targets);
+async fn serve(opener: Opener, args: &OstServeArgs, served: Vec<Served>) -> Ended {
+    let (env, opener, stop) = (opener.env.clone(), Rc::new(opener), Rc::new(Stop::default()));
+    let all = open_all(&opener, served).await?;
+    let addresses: Vec<String> = all.iter().map(|one| one.address().0).collect();
+    let registered = register(&env, args, &all);
     let mut signal = pin!(env.stop_signal());
     // Polled once first, so that a signal right after the notification stops the targets.
     let early = poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
     notify::send(&format!("READY=1\nSTATUS=serving at {}\n", addresses.join(", ")));
-    let running: Vec<_> = targets
-        .into_iter()
-        .map(|(device, target)| env.spawn_join(run_one(device, target, stop.notified())))
-        .collect();
-    let signalled = async {
-        let number = match early {
-            Poll::Ready(number) => number,
-            Poll::Pending => signal.await,
-        };
-        log::line(&format!("stopping (signal {number})"));
-        notify::send("STOPPING=1\n");
-        stop.notify_all();
-        std::future::pending::<()>().await;
+    let count = all.len();
+    let running: Vec<_> =
+        all.into_iter().map(|one| env.spawn_join(one.run(opener.clone(), stop.clone()))).collect();
+    let number = match early {
+        Poll::Ready(number) => number,
+        Poll::Pending => signal.await,
     };
-    let all = async {
-        let mut failures = 0;
-        for one in running {
-            failures += u32::from(one.await.is_err());
-        }
-        failures
-    };
-    let failures = env::sync::first(all, signalled).await.unwrap_or_default();
+    log::line(&format!("stopping (signal {number})"));
+    notify::send("STOPPING=1\n");
+    stop.ask();
+    let mut failures = 0;
+    for one in running {
+        failures += u32::from(one.await.is_err());
+    }
     drop(registered.map(|registered| registered.end(None)));
     match failures {
         0 => Ok(0),
         // The log has each reason.
-        _ => Err(failed(format!("{failures} of {} targets failed", served.len()))),
+        _ => Err(failed(format!("{failures} of {count} targets were not served in the end"))),
     }
 }
 
-async fn run_one(
-    device: String,
-    target: Ost,
-    stop: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
-    let ended = target.run(stop).await;
-    match &ended {
-        Ok(()) => log::line(&format!("{device}: stopped; everything is durable")),
-        Err(error) => log::line(&format!(
-            "{device}: its target has stopped: {error}; when the device is sound, start it again"
-        )),
+/// Opens the targets. One that cannot be opened is tried again later if another one could.
+async fn open_all(opener: &Opener, served: Vec<Served>) -> Result<Vec<Rc<Kept>>, Failure> {
+    let mut failures = Vec::new();
+    let mut all = Vec::with_capacity(served.len());
+    for one in served {
+        let (kept, failure) = Kept::open(opener, one).await;
+        failures.extend(failure);
+        all.push(kept);
     }
-    ended
-}
-
-/// Opens a target and begins to serve it.
-async fn start(
-    env: &Env,
-    args: &OstServeArgs,
-    view: Option<&TargetsView>,
-    served: &Served,
-    config: Config,
-) -> Result<Ost, Failure> {
-    let path = served.device.display().to_string();
-    let at = |error: std::io::Error| failed(error.to_string());
-    let disk = open_exclusive(env, &path, true).await.map_err(at)?;
-    let journal = match &served.journal {
-        Some(journal) => {
-            let journal = journal.display().to_string();
-            Some(open_journal(env, &journal, &disk).await.map_err(at)?)
-        }
-        None => None,
-    };
-    let options =
-        Options { cache_bytes: args.cache as usize, commit_interval: args.commit_interval };
-    let store = ObjectStore::open(env, &disk, journal.as_ref(), options).await;
-    let store = store.map_err(|error| failed(with_path(&path, &error)))?;
-    let (_, name, epoch) = store.identity();
-    if let Some(view) = view.filter(|view| view.name != name) {
-        // Nothing was changed but by the opening.
-        drop(store.close().await);
-        let (file, wanted) = (view.file.display(), &view.name);
-        let text = format!("{path}: it is a target of `{name}`, but {file} is of `{wanted}`");
-        return Err(failed(text));
+    match failures.len() == all.len() {
+        true => Err(failures.swap_remove(0)),
+        false => Ok(all),
     }
-    let info = store.info();
-    let target = Ost::start(env.clone(), store, config).await;
-    let target = target.map_err(|error| failed(format!("{path}: {error}")))?;
-    log_start(&path, &target, epoch, (info.free * BLOCK_U64, info.blocks * BLOCK_U64));
-    Ok(target)
-}
-
-fn log_start(path: &str, target: &Ost, epoch: Epoch, (free, all): (u64, u64)) {
-    log::line(&format!(
-        "{path}: serving a target of `{}` at {}, epoch {epoch}; {} of {} are free",
-        target.fs_name(),
-        target.address(),
-        human_size(free),
-        human_size(all)
-    ));
 }
 
 /// Makes the targets known on this host, and opens their control socket. Without either they work,
 /// and administrators ask them over the network.
-fn register(env: &Env, args: &OstServeArgs, targets: &[(String, Ost)]) -> Option<Registered> {
+fn register(env: &Env, args: &OstServeArgs, targets: &[Rc<Kept>]) -> Option<Registered> {
     let pid = std::process::id();
     let socket = args.control.clone().unwrap_or_else(|| registry::usual_socket(Kind::Ost, pid));
     let socket = std::path::absolute(&socket).unwrap_or(socket);
-    let (_, first) = targets.first()?;
+    let (servers, names): (Vec<_>, Vec<_>) = targets.iter().map(|one| one.address()).unzip();
     let source = Source {
-        servers: targets.iter().map(|(_, target)| target.address()).collect(),
-        fs_name: first.fs_name(),
+        servers,
+        fs_name: names.into_iter().flatten().next().unwrap_or_default(),
         dir: Vec::new(),
         cluster: None,
         server: None,
@@ -319,14 +253,14 @@ fn register(env: &Env, args: &OstServeArgs, targets: &[(String, Ost)]) -> Option
 }
 
 /// Answers with the status of each target.
-fn handler(targets: &[(String, Ost)]) -> Handler {
-    let all: Rc<Vec<_>> = Rc::new(targets.iter().map(|(_, target)| target.status()).collect());
+fn handler(targets: &[Rc<Kept>]) -> Handler {
+    let all: Rc<[Rc<Kept>]> = targets.into();
     Rc::new(move |ask| {
         let all = all.clone();
         Box::pin(async move {
             match ask {
                 Ask::Status => {
-                    let each: Vec<String> = all.iter().map(|status| status()).collect();
+                    let each: Vec<String> = all.iter().map(|one| one.status()).collect();
                     Ok(format!("[{}]", each.join(",")))
                 }
                 _ => Err("these are object targets: they are asked for their status only".into()),
@@ -337,8 +271,6 @@ fn handler(targets: &[(String, Ost)]) -> Handler {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn specs(texts: &[&str]) -> Vec<DeviceSpec> {

@@ -116,6 +116,11 @@ fn table(report: &Report) -> String {
         let word = |key: &str| target[key].as_str().unwrap_or_default().to_owned();
         let number = |key: &str| target[key].as_u64().unwrap_or_default();
         let size = |key: &str| human_size(number(key) * BLOCK_U64);
+        if target["state"] == "stopped" {
+            text += &format!("target {} at {}: ", word("device"), word("address"));
+            text += &format!("stopped: {}\n", word("error"));
+            continue;
+        }
         let checksums = if target["checksums"] == true { "on" } else { "off" };
         text += &format!(
             "target {} of `{}` at {}: {}, epoch {}, up for {} s\n",
