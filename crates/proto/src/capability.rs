@@ -1,14 +1,17 @@
-//! What the metadata server allows a client to do with an object, as a target believes it.
+//! What a metadata server allows a client to do with an object, as a target believes it.
 //!
-//! Metadata server and targets share a key. A capability carries a keyed BLAKE3 hash of what it
+//! Metadata servers and targets share a key. A capability carries a keyed BLAKE3 hash of what it
 //! says, so a client can show it to a target, and cannot make or change one.
+//!
+//! A capability is of one shard, that of its object: the server of that shard has issued it, and
+//! its epoch is that server's. Objects and clients have different numbers in different shards.
 //!
 //! Invariants:
 //! - a capability counts for one object, one client of the metadata server and the rights in it;
-//! - a target refuses one of an epoch before the oldest that it still accepts;
+//! - a target refuses one of an epoch before the oldest that it still accepts of that shard;
 //! - the hash covers every other field, the file system and a word that no other use has.
 
-use types::{ClientId, Epoch, ObjectId, Uuid};
+use types::{ClientId, Epoch, ObjectId, ShardId, Uuid};
 
 use crate::wire::Wire;
 use crate::wire_struct;
@@ -17,8 +20,8 @@ use crate::wire_struct;
 pub const READ: u8 = 1;
 /// The object may be written, and made by that.
 pub const WRITE: u8 = 2;
-/// The bearer is a metadata server: it destroys objects and fences clients. Object and client are
-/// 0.
+/// The bearer is the metadata server of a shard: it destroys objects and fences clients of that
+/// shard. The object is number 0 of the shard, the client is 0.
 pub const SERVE: u8 = 4;
 
 wire_struct! {
@@ -38,7 +41,14 @@ wire_struct! {
     }
 }
 
-/// The key that a file system's metadata server and targets share.
+impl Capability {
+    /// The shard whose server has issued it.
+    pub fn shard(&self) -> ShardId {
+        self.object.shard()
+    }
+}
+
+/// The key that a file system's metadata servers and targets share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TargetKey {
     key: [u8; 32],
@@ -67,6 +77,11 @@ impl TargetKey {
     ) -> Capability {
         let unsigned = Capability { object, client, rights, epoch, mac: [0; 16] };
         Capability { mac: self.mac(&unsigned), ..unsigned }
+    }
+
+    /// What the metadata server of `shard` shows to targets.
+    pub fn issue_to_server(&self, shard: ShardId, epoch: Epoch) -> Capability {
+        self.issue(ObjectId::of(shard, 0), ClientId(0), SERVE, epoch)
     }
 
     /// Did the holder of the key issue it? What it allows, the caller looks at.
@@ -107,6 +122,9 @@ mod tests {
         ] {
             assert!(!key.is_genuine(&changed), "{changed:?}");
         }
+        let server = key.issue_to_server(ShardId(3), Epoch(3));
+        assert_eq!((server.shard(), server.rights), (ShardId(3), SERVE));
+        assert!(!key.is_genuine(&Capability { object: ObjectId(0), ..server }), "another shard");
         assert!(!TargetKey::new([7; 32], Uuid([2; 16])).is_genuine(&issued), "another file system");
         assert!(!TargetKey::new([8; 32], Uuid([1; 16])).is_genuine(&issued), "another key");
     }

@@ -117,6 +117,26 @@ impl DirNo {
     }
 }
 
+impl ObjectId {
+    /// Bits of a number within its shard.
+    pub const BITS: u32 = 56;
+
+    /// The `number`-th object of `shard`, below 2^[`ObjectId::BITS`]; number 0 is no object.
+    pub fn of(shard: ShardId, number: u64) -> ObjectId {
+        ObjectId(u64::from(shard.0) << ObjectId::BITS | number)
+    }
+
+    /// The shard that issued the number.
+    pub fn shard(self) -> ShardId {
+        ShardId((self.0 >> ObjectId::BITS) as u8)
+    }
+
+    /// The number within its shard.
+    pub fn number(self) -> u64 {
+        self.0 & ((1 << ObjectId::BITS) - 1)
+    }
+}
+
 impl ClientId {
     /// No client.
     pub const NONE: ClientId = ClientId(0);
@@ -244,6 +264,8 @@ mod tests {
             assert_eq!((client.shard(), client.count()), (shard, ClientId::PER_SHARD - 1));
             // It is an offset in a device.
             assert!(client.0 < i64::MAX as u64);
+            let object = ObjectId::of(shard, (1 << ObjectId::BITS) - 1);
+            assert_eq!((object.shard(), object.number()), (shard, (1 << 56) - 1));
         }
         assert_eq!(ClientId::of(ShardId(0), 5), ClientId(5));
     }

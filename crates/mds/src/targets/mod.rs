@@ -3,7 +3,8 @@
 //!
 //! A target is a data zone of that kind. The server opens none of its devices. With each target it
 //! has one session, over which it has objects of freed files destroyed and evicted clients refused
-//! ([`task`]).
+//! ([`task`]). A target may be of several metadata servers: each speaks for its own shard, and knows
+//! nothing of the others.
 //!
 //! Invariants:
 //! - a number of an object is used when the range that it is from is durable: a start of the server
@@ -23,7 +24,7 @@ use std::rc::Rc;
 
 use env::sync::Notify;
 use mfs::{OBJECT_TARGETS_MAX, ObjectRecord};
-use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
+use proto::capability::{Capability, READ, TargetKey, WRITE};
 use proto::mds::ObjectLayout;
 use proto::ost::{Ost, TargetInfo};
 use proto::placement::{Candidate, Turns};
@@ -136,7 +137,7 @@ impl Targets {
     /// What the server shows to targets.
     fn own_capability(&self) -> Option<Capability> {
         let key = self.key.as_ref()?;
-        Some(key.issue(ObjectId(0), ClientId(0), SERVE, self.runtime.identity.epoch))
+        Some(key.issue_to_server(self.runtime.shard, self.runtime.identity.epoch))
     }
 
     /// Numbers for new objects, which are durably taken.
@@ -311,9 +312,10 @@ impl Targets {
             0
         };
         let epoch: Epoch = self.runtime.identity.epoch;
-        match &self.key {
+        match self.key.as_ref().filter(|_| object.shard() == self.runtime.shard) {
             Some(key) => key.issue(object, client, rights, epoch),
-            // The administrator has taken the key away: no target will accept this.
+            // The administrator has taken the key away, or damage has brought a number that another
+            // server issues: no target will accept this.
             None => Capability { object, client, rights: 0, epoch, mac: [0; 16] },
         }
     }

@@ -79,7 +79,8 @@ pub(super) async fn open(
 ) -> Result<Rc<Session<Ost>>, ConnectError> {
     let mut config = Config::new::<Ost>(vec![address.to_owned()], &runtime.identity.name);
     config.role = METADATA_SERVER;
-    config.description = format!("metadata server, epoch {}", runtime.identity.epoch);
+    config.description =
+        format!("metadata server {}, epoch {}", runtime.shard, runtime.identity.epoch);
     config.expected.fs_uuid = runtime.identity.uuid;
     config.connect_timeout = patience;
     config.keys = runtime.config.target_keys.clone();

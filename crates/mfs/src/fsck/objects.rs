@@ -1,6 +1,7 @@
 //! Object files and their targets: records, numbers, and what targets have still to do.
 //!
-//! Invariant: nothing is destroyed, or said to be, for which a file is there.
+//! Invariant: nothing is destroyed, or said to be, for which a file is there, or that another shard
+//! has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +15,6 @@ use crate::format::space::{PagRecord, ZoneKind, decode_object_key};
 use crate::trees::{DOOMED, NEXT_OBJECT, OWED_FENCES};
 use engine::error::StoreError;
 use engine::format::features::Feature;
-
-/// Bits of a number of an object below its shard.
-const NUMBER: u64 = (1 << 56) - 1;
 
 /// What the files say of objects.
 #[derive(Default)]
@@ -38,9 +36,13 @@ impl Check {
             self.found(ProblemKind::MissingFeature, Subject::Whole, "object-files");
             self.plan.add(Fix::AddFeature(Feature::OBJECT_FILES));
         }
+        if record.object.shard() != self.shard {
+            let place = format_args!("object {} of a file", record.object);
+            self.foreign(Subject::Inode(slot.ino()), record.object.shard(), place);
+        }
         let objects = &mut self.objects;
         objects.all.insert(record.object);
-        objects.highest = objects.highest.max(record.object.0 & NUMBER);
+        objects.highest = objects.highest.max(record.object.number());
         for target in record.targets {
             objects.uses.entry(target).or_insert((slot.ino(), 0)).1 += 1;
         }
@@ -77,9 +79,10 @@ impl Check {
             if object.0 == 0 {
                 return;
             }
-            check.objects.highest = check.objects.highest.max(object.0 & NUMBER);
+            check.objects.highest = check.objects.highest.max(object.number());
             let what = match check.objects.all.contains(&object) {
                 true => "it is a file's",
+                false if object.shard() != check.shard => "it is of another shard",
                 false if !pags.is_empty() && !is_target(target) => "the zone is no target",
                 false => return,
             };

@@ -1,6 +1,6 @@
 //! Findings about object files and their targets.
 
-use types::{FileKind, Ino, ObjectId, PagBlock, PagId, Uuid};
+use types::{FileKind, Ino, ObjectId, PagBlock, PagId, ShardId, Uuid};
 
 use super::repair::repair_open;
 use super::tests::{
@@ -78,6 +78,11 @@ pub(super) fn senseless_lists_of_targets_are_found() {
         DOOMED.insert(txn, &object_key(PagId(1), ObjectId(77)), &[0; 2])?;
         Ok(Subject::Data(PagId(1), PagBlock(0)))
     });
+    planted(ProblemKind::DoomedObject, 1, |world, txn| {
+        object_file(world, txn)?;
+        let far = ObjectId::of(ShardId(9), 77);
+        DOOMED.insert(txn, &object_key(TARGET, far), &[0; 2]).map(|_| ZONE)
+    });
     planted(ProblemKind::OutsideDataBlock, 1, |world, txn| {
         object_file(world, txn)?;
         FREE.insert(txn, &run_key(TARGET, 3), &9u64.to_le_bytes())?;
@@ -132,6 +137,19 @@ pub(super) fn object_files_without_their_feature_are_found() {
     let repaired = now(repair_open(&world.mfs, FsckOptions::default())).unwrap();
     assert_eq!(repaired.left.problems, []);
     assert_eq!(run(&world.mfs, |txn| txn.layouts().object(ino)), Some(record));
+}
+
+#[test]
+pub(super) fn object_of_another_shard_is_found() {
+    let world = world();
+    let ino = run(&world.mfs, |txn| {
+        let (ino, _) = object_file(&world, txn)?;
+        // The last byte of the number.
+        bytes(txn, ino, slot::FIXED + 6 + 7, &[9]).map(|()| ino)
+    });
+    let [problem] = &report(&world).problems[..] else { panic!("one finding") };
+    assert_eq!((problem.kind, problem.subject), (ProblemKind::ForeignNumber, Subject::Inode(ino)));
+    assert!(problem.detail.contains("of shard 9, object"), "{}", problem.detail);
 }
 
 /// Those that plant in the worlds of `tests`, or in worlds of their own that are as small.

@@ -31,8 +31,6 @@ pub const OBJECTS_TAKEN: u64 = 1 << 32;
 pub const TARGET_ADDRESS_MAX: usize = 62;
 /// The address of a target is the setting of this number and the target's.
 const ADDRESSES: u32 = 1 << 31;
-/// Bits of a number of an object below its shard.
-const NUMBER_BITS: u32 = 56;
 /// Largest number of blocks of a target.
 const BLOCKS_END: u64 = 1 << 46;
 
@@ -69,19 +67,18 @@ impl Space<'_, '_> {
         // Number 0 is none.
         let from = self.txn.root(NEXT_OBJECT)?.max(1);
         let to = from + OBJECTS_TAKEN;
-        if to >> NUMBER_BITS != 0 {
+        if to >> ObjectId::BITS != 0 {
             return Err(Fault::NoNumbers.into());
         }
         self.txn.set_root(NEXT_OBJECT, to)?;
-        let shard = u64::from(self.txn.shard().0) << NUMBER_BITS;
-        Ok(shard | from..shard | to)
+        let shard = self.txn.shard();
+        Ok(ObjectId::of(shard, from).0..ObjectId::of(shard, to).0)
     }
 
     /// Raises the counter of objects above this number, which a dump or a replay brings.
     pub(crate) fn object_is_known(&mut self, object: ObjectId) -> Result<(), Stop> {
-        let number = object.0 & ((1 << NUMBER_BITS) - 1);
-        if self.txn.root(NEXT_OBJECT)? <= number {
-            self.txn.set_root(NEXT_OBJECT, number + 1)?;
+        if self.txn.root(NEXT_OBJECT)? <= object.number() {
+            self.txn.set_root(NEXT_OBJECT, object.number() + 1)?;
         }
         Ok(())
     }

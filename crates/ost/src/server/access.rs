@@ -5,19 +5,24 @@
 //! | that the holder of the key has not issued as it is | always |
 //! | without the right that the operation needs | always |
 //! | of a fenced client | always |
-//! | of an older epoch than the newest metadata server has shown | but in a replay |
+//! | of an older epoch than the newest server of its shard has shown | but in a replay |
 //!
-//! The newest metadata server is the one with the highest epoch in any genuine capability: a client
-//! has one of a newer epoch from that server only. So a server that was replaced admits, destroys
-//! and fences nothing any more, and a client fetches its layouts anew after a restart of the
-//! metadata server. What the server itself shows is kept over restarts of the target. A replay was
-//! allowed when it ran first, and its client cannot have a newer capability.
+//! The newest server of a shard is the one with the highest epoch in any genuine capability of that
+//! shard: a client has one of a newer epoch from that server only. So a server that was replaced
+//! admits, destroys and fences nothing any more, and a client fetches its layouts anew after a
+//! restart of the metadata server. What the server itself shows is kept over restarts of the
+//! target. A replay was allowed when it ran first, and its client cannot have a newer capability.
+//!
+//! The shards of several metadata servers have nothing to do with each other: one epoch, one set of
+//! evicted clients and one word that all are fenced for each. A server destroys objects and fences
+//! clients of its shard only. A client has another number at each server, so the fence of one
+//! refuses what the client does under that one.
 //!
 //! Invariants:
 //! - a fence refuses at once. When it is answered nothing of the client is in flight, and what the
 //!   client has written and the fence itself are durable: so nobody sees the bytes change later;
-//! - a target that knows a metadata server changes nothing for clients, from its start until that
-//!   server has fenced all that it has evicted;
+//! - a target that knows a metadata server of a shard changes nothing of the shard for clients,
+//!   from its start until that server has fenced all that it has evicted;
 //! - no object is destroyed while clients may repeat writes to it from before a restart: it would
 //!   come back.
 
@@ -29,36 +34,45 @@ use engine::cost::Cost;
 use engine::error::StoreError;
 use env::sync::Notify;
 use proto::capability::{Capability, SERVE, TargetKey};
-use types::{ClientId, Epoch, Fault, Transno};
+use types::{ClientId, Epoch, Fault, ShardId, Transno};
 
 use super::runtime::Runtime;
 
-/// The engine's setting with the newest epoch of a metadata server, 4 bytes.
-const EPOCH: u32 = 0x6f73_7401;
+/// The engine's settings with the newest epoch of a metadata server, 4 bytes, begin here: that of a
+/// shard has its number more.
+const EPOCHS: u32 = 0x6f73_7401;
+/// Settings that one transaction reads.
+const SETTINGS: usize = 16;
+
+/// What a target knows of the metadata server of a shard.
+#[derive(Clone, Copy, Default)]
+struct OfShard {
+    /// Capabilities of earlier epochs are refused.
+    oldest: Epoch,
+    /// The newest epoch that the store has.
+    noted: Epoch,
+    /// The server is known, and has not said since the start that all are fenced that it has
+    /// evicted.
+    awaits: bool,
+    /// The log says so.
+    says: bool,
+}
 
 /// See the module.
 pub struct Access {
     runtime: Rc<Runtime>,
     key: TargetKey,
-    /// Capabilities of earlier epochs are refused.
-    oldest: Cell<Epoch>,
-    /// The newest epoch that the store has.
-    noted: Cell<Epoch>,
-    /// The transaction that has put it there in this start.
+    shards: RefCell<BTreeMap<ShardId, OfShard>>,
+    /// The last transaction of this start that has put an epoch into the store.
     note: Cell<Transno>,
-    /// Clients whose fence has begun, by the metadata server's numbers.
+    /// Clients whose fence has begun, by the metadata servers' numbers.
     fencing: RefCell<BTreeSet<ClientId>>,
     /// Changes in flight of clients, by the same numbers.
     in_flight: RefCell<BTreeMap<ClientId, usize>>,
     /// Notified when a client has nothing in flight any more.
     calm: Notify,
     refused: Cell<u64>,
-    /// A metadata server is known, and has not said since the start that all are fenced that it has
-    /// evicted.
-    awaits: Cell<bool>,
-    /// The log says so.
-    says: Cell<bool>,
-    /// Notified when it has.
+    /// Notified when a server has said that all are fenced.
     heard: Notify,
 }
 
@@ -89,30 +103,46 @@ impl Access {
         Access {
             runtime,
             key,
-            oldest: Cell::new(Epoch(0)),
-            noted: Cell::new(Epoch(0)),
+            shards: RefCell::default(),
             note: Cell::new(Transno::ZERO),
             fencing: RefCell::default(),
             in_flight: RefCell::default(),
             calm: Notify::new(),
             refused: Cell::new(0),
-            awaits: Cell::new(false),
-            says: Cell::new(false),
             heard: Notify::new(),
         }
     }
 
-    /// Reads the newest epoch of a metadata server.
+    /// Reads the newest epoch of the metadata server of each shard.
     ///
     /// # Errors
     /// The store's.
     pub async fn load(&self) -> Result<(), StoreError> {
-        let (read, _) = self.runtime.engine().run(Cost::READ, |txn| txn.setting(EPOCH)).await?;
-        let known = read.and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
-        self.oldest.set(self.oldest.get().max(Epoch(known)));
-        self.noted.set(Epoch(known));
-        self.awaits.set(known > 0);
+        let all: Vec<ShardId> = (0..=u8::MAX).map(ShardId).collect();
+        for part in all.chunks(SETTINGS) {
+            let read = self.runtime.engine().run(Cost::READ, |txn| {
+                let mut found = Vec::new();
+                for &shard in part {
+                    found.extend(txn.setting(setting(shard))?.map(|bytes| (shard, bytes)));
+                }
+                Ok(found)
+            });
+            for (shard, bytes) in read.await?.0 {
+                let known = bytes.try_into().map_or(Epoch(0), |it| Epoch(u32::from_le_bytes(it)));
+                let awaits = known > Epoch(0);
+                let is = OfShard { oldest: known, noted: known, awaits, says: false };
+                self.shards.borrow_mut().insert(shard, is);
+            }
+        }
         Ok(())
+    }
+
+    fn of(&self, shard: ShardId) -> OfShard {
+        self.shards.borrow().get(&shard).copied().unwrap_or_default()
+    }
+
+    fn change(&self, shard: ShardId, change: impl FnOnce(&mut OfShard)) {
+        change(self.shards.borrow_mut().entry(shard).or_default());
     }
 
     /// May the bearer do what needs `right`?
@@ -122,11 +152,11 @@ impl Access {
     pub fn check(&self, may: &Capability, right: u8, replays: bool) -> Result<(), Fault> {
         let is_genuine = self.key.is_genuine(may);
         if is_genuine {
-            self.oldest.set(self.oldest.get().max(may.epoch));
+            self.change(may.shard(), |of| of.oldest = of.oldest.max(may.epoch));
         }
         let is_right = is_genuine
             && may.rights & right == right
-            && (replays || may.epoch >= self.oldest.get())
+            && (replays || may.epoch >= self.of(may.shard()).oldest)
             && !self.is_fenced(may.client);
         if is_right {
             return Ok(());
@@ -150,63 +180,67 @@ impl Access {
         Ok(InFlight { access: self.clone(), client: may.client })
     }
 
-    /// Waits until this start of the target knows which clients the metadata server has evicted:
-    /// they must not repeat what they wrote over what others have written since.
-    pub async fn admitted(&self) {
+    /// Waits until this start of the target knows which clients the metadata server of the shard
+    /// has evicted: they must not repeat what they wrote over what others have written since.
+    pub async fn admitted(&self, shard: ShardId) {
         loop {
             let heard = self.heard.notified();
-            if !self.awaits.get() || self.runtime.is_stopping() {
+            let is = self.of(shard);
+            if !is.awaits || self.runtime.is_stopping() {
                 return;
             }
-            if !self.says.replace(true) {
-                self.runtime.log(
-                    "clients that write wait until the metadata server has named those that it \
-                     has evicted",
-                );
+            if !is.says {
+                self.change(shard, |of| of.says = true);
+                self.runtime.log(&format!(
+                    "clients that write wait until metadata server {shard} has named those \
+                     that it has evicted"
+                ));
             }
             heard.await;
         }
     }
 
-    /// The metadata server has fenced all that it had to.
-    pub fn admit(&self) {
-        self.awaits.set(false);
+    /// The metadata server of the shard has fenced all that it had to.
+    pub fn admit(&self, shard: ShardId) {
+        self.change(shard, |of| of.awaits = false);
         self.heard.notify_all();
     }
 
-    /// Does it wait for the metadata server?
-    pub fn awaits_server(&self) -> bool {
-        self.awaits.get()
+    /// What is known of the metadata server of each shard: the oldest epoch whose capabilities are
+    /// accepted, and whether the target waits for that server.
+    pub fn servers(&self) -> Vec<(ShardId, Epoch, bool)> {
+        let shards = self.shards.borrow();
+        shards.iter().map(|(shard, of)| (*shard, of.oldest, of.awaits)).collect()
     }
 
-    /// May the bearer act as the metadata server? Notes a newer one, before that does anything. If
+    /// May the bearer act as the metadata server of its shard? Notes a newer one, before that does anything. If
     /// that fails, the next request tries again.
     ///
     /// # Errors
     /// `AccessDenied`; `NoSpace`; `Io`.
     pub async fn check_server(&self, may: &Capability, replays: bool) -> Result<(), Fault> {
         self.check(may, SERVE, replays)?;
-        let epoch = may.epoch;
-        if epoch <= self.noted.get() {
+        let (shard, epoch) = (may.shard(), may.epoch);
+        if epoch <= self.of(shard).noted {
             return Ok(());
         }
         // Its transaction is before that of what the server asks for, so it needs no wait here.
         let noted = self.runtime.engine().run(Cost::DELETE, |txn| {
             // A newer server may have come meanwhile.
-            match epoch > self.noted.get() {
-                true => txn.set_setting(EPOCH, &epoch.0.to_le_bytes()),
+            match epoch > self.of(shard).noted {
+                true => txn.set_setting(setting(shard), &epoch.0.to_le_bytes()),
                 false => Ok(()),
             }
         });
         let noted = noted.await;
         let ((), note) = noted
             .map_err(|error| self.runtime.fault_of(&error, "noting a metadata server's epoch"))?;
-        self.noted.set(self.noted.get().max(epoch));
+        self.change(shard, |of| of.noted = of.noted.max(epoch));
         self.note.set(self.note.get().max(note));
         Ok(())
     }
 
-    /// With this transaction the newest epoch is durable that a metadata server has shown.
+    /// With this transaction the newest epochs are durable that metadata servers have shown.
     pub fn note(&self) -> Transno {
         self.note.get()
     }
@@ -230,11 +264,6 @@ impl Access {
         }
         // This makes everything before it durable, too.
         self.runtime.store.fence(client).await
-    }
-
-    /// The oldest epoch whose capabilities are accepted.
-    pub fn oldest(&self) -> Epoch {
-        self.oldest.get()
     }
 
     /// Changes in flight of all clients.
@@ -261,5 +290,12 @@ impl Access {
     /// Checks the invariants.
     pub fn validate(&self) {
         assert!(self.in_flight.borrow().values().all(|count| *count > 0), "an idle client");
+        let shards = self.shards.borrow();
+        assert!(shards.values().all(|of| of.noted <= of.oldest), "a noted epoch was forgotten");
     }
+}
+
+/// The engine's setting with the newest epoch of the metadata server of a shard.
+fn setting(shard: ShardId) -> u32 {
+    EPOCHS + u32::from(shard.0)
 }

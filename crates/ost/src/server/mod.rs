@@ -6,7 +6,7 @@
 //! | [`greeting`] | the greeting: a client's number and session |
 //! | [`sessions`] | sessions and absent clients, and how they end |
 //! | [`request`] | a request from its arrival to its answer |
-//! | [`access`] | capabilities, epochs of the metadata server, fences |
+//! | [`access`] | capabilities, epochs of the metadata servers, fences |
 //! | [`upkeep`] | what it does again and again |
 //! | [`status`] | its state as JSON |
 //!

@@ -234,7 +234,7 @@ impl Execution {
             return Err(Fault::Invalid);
         }
         check_range(block, u32::try_from(blocks).map_err(|_| Fault::Invalid)?)?;
-        server.access.admitted().await;
+        server.access.admitted(may.shard()).await;
         self.wait_for_statements((may.object, block), blocks as u64).await?;
         let _change = server.access.begin(&may, WRITE, self.is_replay())?;
         let (data, _room) = match data.into_buffer::<ArrivedContent>() {
@@ -308,7 +308,7 @@ impl Execution {
     async fn punch(&mut self, may: Capability, from: u64, to: u64) -> Result<OpReply, Fault> {
         let server = self.server.clone();
         server.access.check(&may, WRITE, self.is_replay())?;
-        server.access.admitted().await;
+        server.access.admitted(may.shard()).await;
         let _change = server.access.begin(&may, WRITE, self.is_replay())?;
         let end = if to == u64::MAX { to } else { to.saturating_sub(1) };
         if from >= to || from >= OBJECT_BLOCKS || (end >= OBJECT_BLOCKS && end != u64::MAX) {
@@ -335,6 +335,9 @@ impl Execution {
         if objects.len() > DESTROY_MAX {
             return Err(Fault::TooBig);
         }
+        if objects.iter().any(|object| object.shard() != may.shard()) {
+            return Err(Fault::Invalid);
+        }
         // Nobody may repeat a write to them afterwards, also in a later start of the target.
         if !self.is_replay() && !objects.is_empty() && server.sessions.clients_recover() {
             return Err(Fault::Busy);
@@ -347,14 +350,15 @@ impl Execution {
     async fn fence(&mut self, may: Capability, client: ClientId) -> Result<OpReply, Fault> {
         let server = self.server.clone();
         server.access.check(&may, SERVE, self.is_replay())?;
-        // The metadata server's own capabilities are in the name of client 0.
-        if client == ClientId(0) {
+        // The metadata servers' own capabilities are in the name of client 0.
+        if client.count() == 0 || client.shard() != may.shard() {
             return Err(Fault::Invalid);
         }
         server.access.check_server(&may, self.is_replay()).await?;
         let fenced = server.access.fence(client).await;
         self.checked(fenced).await?;
-        server.runtime.log(&format!("client {client} of the metadata server is fenced"));
+        let shard = may.shard();
+        server.runtime.log(&format!("client {client} of metadata server {shard} is fenced"));
         Ok(OpReply::Done {})
     }
 
@@ -364,7 +368,7 @@ impl Execution {
         if epoch != server.runtime.epoch {
             return Err(Fault::Stale);
         }
-        server.access.admit();
+        server.access.admit(may.shard());
         // No change of its own waits for this.
         self.awaited = self.awaited.max(server.access.note());
         Ok(OpReply::Done {})

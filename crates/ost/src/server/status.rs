@@ -24,14 +24,13 @@ impl Server {
         out.number("blocks", info.blocks);
         out.number("free", info.free);
         out.flag("checksums", info.checksums);
-        out.number("oldest_epoch", u64::from(self.access.oldest().0));
         out.text("last_committed", &runtime.last_committed().to_string());
         out.number("requests", self.sessions.answered());
         out.number("in_flight", self.load.get() as u64);
         out.number("changes_in_flight", self.access.changes_in_flight() as u64);
         out.number("memory", runtime.config.memory as u64);
         out.number("memory_free", self.memory_free() as u64);
-        out.flag("waits_for_metadata_server", self.access.awaits_server());
+        self.add_servers(&mut out);
         out.number("capabilities_refused", self.access.refused());
         out.number("corrupt_writes", self.corrupt.get());
         self.add_journal(&mut out);
@@ -75,6 +74,20 @@ impl Server {
         add_waits(out, "data_flush", &commit.data_flush);
         add_waits(out, "log", &commit.log);
         out.close('}');
+    }
+
+    /// The metadata servers that it has heard of.
+    fn add_servers(&self, out: &mut Json) {
+        let servers = self.access.servers();
+        let awaits = servers.iter().any(|(_, _, awaits)| *awaits);
+        out.flag("waits_for_metadata_server", awaits);
+        out.list("metadata_servers", servers, |out, (shard, oldest, awaits)| {
+            out.open('{');
+            out.number("server", u64::from(shard.0));
+            out.number("oldest_epoch", u64::from(oldest.0));
+            out.flag("waits", awaits);
+            out.close('}');
+        });
     }
 
     fn add_door(&self, out: &mut Json) {

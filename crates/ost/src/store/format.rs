@@ -21,7 +21,10 @@
 //! | 23 | free | first block in the content slice 8 | blocks 8 |
 //! | 24 | fenced | client of the metadata server 8 | nothing |
 //!
-//! Setting 1 has 9 bytes: blocks of the content slice 8, and 1 if checksums are kept, else 0. The
+//! The number of an object names its shard in the top 8 bits, that of a client in those from bit 40
+//! on. Setting 1 has 9 bytes: blocks of the content slice 8, and 1 if checksums are kept, else 0.
+//! Setting 0x6f737401 + a shard has the newest epoch, 4 bytes, that the metadata server of that
+//! shard has shown. The
 //! reply that is kept for a request has no bytes: every request that changes something is answered
 //! without a result.
 

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use env::Env;
-use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
+use proto::capability::{Capability, READ, TargetKey, WRITE};
 use proto::ost::{DESTROY_MAX, Op, OpReply, Ost, Statement};
 use proto::placement::object_place;
 use proto::slots::SlotClass;
@@ -14,6 +14,9 @@ use types::{ClientId, Epoch, Fault, ObjectId, crc32c};
 
 use super::{Record, object_of};
 
+/// The epoch of capabilities: targets do not keep it, and no metadata server has the shard of the
+/// objects.
+const EPOCH: Epoch = Epoch(0);
 /// Threads of one session: fewer than it has slots.
 pub const THREADS_PER_SESSION: usize = 32;
 
@@ -21,8 +24,6 @@ pub const THREADS_PER_SESSION: usize = 32;
 pub struct Target {
     /// What its capabilities are made with.
     pub key: TargetKey,
-    /// The epoch that they are of.
-    pub epoch: Epoch,
     /// Sessions with it, [`THREADS_PER_SESSION`] threads to each.
     pub sessions: Vec<Rc<Session<Ost>>>,
 }
@@ -187,7 +188,7 @@ impl Target {
 
     async fn destroy(&self, objects: &[ObjectId]) -> Result<(), Fault> {
         let session = &self.sessions[0];
-        let may = self.key.issue(ObjectId(0), ClientId(0), SERVE, self.epoch);
+        let may = self.key.issue_to_server(object_of(0).shard(), EPOCH);
         for part in objects.chunks(DESTROY_MAX) {
             let op = Op::Destroy { may, objects: part.to_vec() };
             done(&*session.call(call(op)).await?)?;
@@ -197,7 +198,7 @@ impl Target {
 
     fn may(&self, object: ObjectId, rights: u8) -> Capability {
         // No metadata server gives a client this number.
-        self.key.issue(object, ClientId(u64::MAX), rights, self.epoch)
+        self.key.issue(object, ClientId(u64::MAX), rights, EPOCH)
     }
 }
 

@@ -161,7 +161,7 @@ fn restarted_target_changes_nothing_before_it_knows_who_was_evicted() {
             tasks.map(|client| bed.env.spawn_join(async move { client.sync().await }));
         bed.wait(2000).await;
         assert!(!repeats.is_ready() && !goes_on.is_ready(), "the metadata server may know better");
-        let said = |line: &&String| line.contains("until the metadata server has named");
+        let said = |line: &&String| line.contains("until metadata server 0 has named");
         assert_eq!(bed.log.borrow().iter().filter(said).count(), 1);
         assert!(bed.flag("waits_for_metadata_server").await);
         bed.world.heal();

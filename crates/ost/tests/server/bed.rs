@@ -7,7 +7,7 @@ use std::rc::Rc;
 use env::sim::{SimDisk, SimWorld};
 use env::sync::oneshot;
 use env::{DiskOptions, Env};
-use proto::capability::{Capability, READ, SERVE, TargetKey, WRITE};
+use proto::capability::{Capability, READ, TargetKey, WRITE};
 use proto::message::{CLIENT, METADATA_SERVER, Principal, Reply, Request};
 use proto::ost::{Op, OpReply, Ost, Push, PushReply, Statement};
 use proto::slots::SlotClass;
@@ -18,7 +18,7 @@ use session::client::{
     result,
 };
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Epoch, Fault, ObjectId, ServerId, Uuid, crc32c};
+use types::{ClientId, Duration, Epoch, Fault, ObjectId, ServerId, ShardId, Uuid, crc32c};
 
 pub const ADDRESS: &str = "ost:1";
 pub const LEASE: Duration = Duration::from_secs(4);
@@ -344,7 +344,16 @@ impl Client {
     }
 
     pub async fn serve(&self, op: impl FnOnce(Capability) -> Op) -> Result<(), Fault> {
-        let may = key().issue(ObjectId(0), ClientId(0), SERVE, self.epoch.get());
+        self.serve_shard(0, op).await
+    }
+
+    /// What the metadata server of a shard asks for.
+    pub async fn serve_shard(
+        &self,
+        shard: u8,
+        op: impl FnOnce(Capability) -> Op,
+    ) -> Result<(), Fault> {
+        let may = key().issue_to_server(ShardId(shard), self.epoch.get());
         self.call(op(may), true).await.map(drop)
     }
 

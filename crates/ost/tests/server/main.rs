@@ -8,5 +8,6 @@ mod clients;
 mod pinned;
 mod restarts;
 mod room;
+mod shards;
 mod survey;
 mod writes;

@@ -3,7 +3,7 @@
 use env::DiskOptions;
 use redbud_ost::store::{ObjectStore, Options};
 use redbud_ost::survey::{Measured, Pass, Place, Plan, Survey, Target, Targets};
-use types::{Duration, Epoch, Fault};
+use types::{Duration, Fault};
 
 use super::bed::{Bed, key, run};
 
@@ -24,7 +24,7 @@ fn survey_measures_and_leaves_nothing() {
             let client = bed.client("a", 7).await;
             let free = bed.status("free").await;
             let sessions = vec![client.session.clone()];
-            let target = Target { key: key(), epoch: Epoch(0), sessions };
+            let target = Target { key: key(), sessions };
             let place = Place::Targets(Targets::new(vec![target], 1));
             let survey = Survey::new(bed.env.clone(), Plan { sync, ..PLAN }, place).unwrap();
             for pass in PASSES {

@@ -9,8 +9,8 @@ use ost::survey::{Place, Plan, THREADS_PER_SESSION, Target, Targets};
 use proto::capability::TargetKey;
 use proto::ost::Ost;
 use session::client::{Config, ReadClientKeys, Session};
+use types::Duration;
 use types::limits::BLOCK_U64;
-use types::{Duration, Epoch};
 
 use super::super::status::{keys_of, status_of};
 use super::super::{DeviceSpec, failed, target_key, view};
@@ -50,7 +50,6 @@ pub struct Running {
 struct Known {
     address: String,
     uuid: String,
-    epoch: Epoch,
 }
 
 /// What is measured, and how the report names it.
@@ -115,13 +114,11 @@ fn running(args: &OstSurveyArgs) -> Result<Running, Failure> {
     for address in &args.targets {
         let address = check_address_or(address, OST_PORT).map_err(Failure::usage)?;
         let status = status_of(&address, &name, keys.as_ref())?;
-        let epoch = status["oldest_epoch"].as_u64().and_then(|epoch| u32::try_from(epoch).ok());
-        let epoch = Epoch(epoch.unwrap_or_default());
         let uuid = status["target"].as_str().unwrap_or_default().to_owned();
         if all.iter().any(|known| known.uuid == uuid) {
             return Err(Failure::usage(format!("{address}: name each target once")));
         }
-        all.push(Known { address, uuid, epoch });
+        all.push(Known { address, uuid });
     }
     Ok(Running { name, key, keys, part: args.part / BLOCK_U64, all })
 }
@@ -176,12 +173,12 @@ impl Running {
                 sessions.push(session.map_err(|error| failed(error.text))?);
             }
             let key = TargetKey::new(self.key, sessions[0].offer().0);
-            targets.push(Target { key, epoch: known.epoch, sessions });
+            targets.push(Target { key, sessions });
         }
         let part = self.part * BLOCK_U64;
         let reports = self.all.into_iter();
         let mut reports =
-            reports.map(|Known { address, uuid: target, .. }| TargetReport { address, target });
+            reports.map(|Known { address, uuid: target }| TargetReport { address, target });
         let report = match mode {
             SurveyMode::Striped => PlaceReport::Striped { part, targets: reports.collect() },
             _ => {
