@@ -302,7 +302,7 @@ impl DataContext {
                 let stable = self
                     .disks
                     .get(pag)
-                    .map_or(Stability::Lost, |disk| disk.device.stability(stamps));
+                    .map_or(Stability::Lost, |disk| disk.device.stability(stamps, file.server));
                 lost |= stable != Stability::Yes;
                 let known = state.stamps.get(&pag).copied();
                 match known {

@@ -9,6 +9,7 @@
 //! - nothing goes to an absent device, and nothing waits for one.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
@@ -36,7 +37,29 @@ struct Flushes {
     /// Number of the flush that runs.
     running: Option<u64>,
     /// Stamps `[from, to)` whose writes are lost.
-    lost: Vec<(u64, u64)>,
+    lost: Lost,
+    /// The same of files of one metadata server.
+    lost_of: BTreeMap<ServerId, Lost>,
+}
+
+/// Stamps `[from, to)` whose writes are lost, in order.
+#[derive(Default)]
+struct Lost(Vec<(u64, u64)>);
+
+impl Lost {
+    fn contains(&self, (low, high): (u64, u64)) -> bool {
+        self.0.iter().any(|&(from, to)| from <= high && low < to)
+    }
+
+    /// Those below `to` are lost, but for those below `good`.
+    fn lose(&mut self, good: u64, to: u64) {
+        let from = self.0.last().map_or(good, |&(_, to)| to.max(good));
+        self.0.push((from, to));
+        if self.0.len() > LOST_MAX {
+            let (_, to) = self.0.remove(1);
+            self.0[0].1 = to;
+        }
+    }
 }
 
 /// What is known of writes with certain stamps.
@@ -51,10 +74,12 @@ pub(super) enum Stability {
 }
 
 impl Flushes {
-    fn stability(&self, (low, high): (u64, u64)) -> Stability {
-        if self.lost.iter().any(|&(from, to)| from <= high && low < to) {
+    /// What is known of writes of files of `server`; `None`: of whichever server.
+    fn stability(&self, stamps: (u64, u64), server: Option<ServerId>) -> Stability {
+        let lost_of = server.and_then(|server| self.lost_of.get(&server));
+        if self.lost.contains(stamps) || lost_of.is_some_and(|lost| lost.contains(stamps)) {
             Stability::Lost
-        } else if self.good > high {
+        } else if self.good > stamps.1 {
             Stability::Yes
         } else {
             Stability::NotYet
@@ -87,14 +112,16 @@ impl Flushes {
         self.lose_below(self.started);
     }
 
+    /// Loses what no flush has made stable so far of the files of a server. Those of the others
+    /// stay, and a running flush goes on.
+    fn lose_all_of(&mut self, server: ServerId) {
+        self.started += 1;
+        self.lost_of.entry(server).or_default().lose(self.good, self.started);
+    }
+
     fn lose_below(&mut self, number: u64) {
         // Stamps below `good` are stable; this flush was to make those below `number` stable.
-        let from = self.lost.last().map_or(self.good, |&(_, to)| to.max(self.good));
-        self.lost.push((from, number));
-        if self.lost.len() > LOST_MAX {
-            let (_, to) = self.lost.remove(1);
-            self.lost[0].1 = to;
-        }
+        self.lost.lose(self.good, number);
     }
 }
 
@@ -354,6 +381,12 @@ impl DataDevice {
         self.flushed.notify_all();
     }
 
+    /// The same of the files of one server.
+    pub(super) fn lose_unflushed_of(&self, server: ServerId) {
+        self.flushes.borrow_mut().lose_all_of(server);
+        self.flushed.notify_all();
+    }
+
     /// Fills `buf` from `offset` on.
     pub async fn read(&self, offset: u64, buf: IoBuf) -> (Result<(), Fault>, IoBuf) {
         let disk = match self.usable() {
@@ -399,19 +432,21 @@ impl DataDevice {
 
     /// Has a flush failed, ever?
     pub fn has_losses(&self) -> bool {
-        !self.flushes.borrow().lost.is_empty()
+        let flushes = self.flushes.borrow();
+        !flushes.lost.0.is_empty() || !flushes.lost_of.is_empty()
     }
 
-    /// Are writes stable that completed with these lowest and highest stamps?
-    pub fn stability(&self, stamps: (u64, u64)) -> Stability {
-        self.flushes.borrow().stability(stamps)
+    /// Are writes of files of this server stable that completed with these lowest and highest
+    /// stamps?
+    pub fn stability(&self, stamps: (u64, u64), server: ServerId) -> Stability {
+        self.flushes.borrow().stability(stamps, Some(server))
     }
 
     /// Makes writes with these stamps stable. Concurrent calls share flushes.
     pub async fn flush_past(self: &Rc<Self>, stamps: (u64, u64)) -> Stability {
         loop {
             let flushed = self.flushed.notified();
-            let state = self.stability(stamps);
+            let state = self.flushes.borrow().stability(stamps, None);
             if state != Stability::NotYet {
                 return state;
             }
@@ -487,11 +522,11 @@ mod tests {
         // The write completed while the first flush ran.
         let stamp = flushes.started;
         flushes.end(first, true);
-        assert_eq!(flushes.stability((0, 0)), Stability::Yes);
-        assert_eq!(flushes.stability((stamp, stamp)), Stability::NotYet);
+        assert_eq!(flushes.stability((0, 0), None), Stability::Yes);
+        assert_eq!(flushes.stability((stamp, stamp), None), Stability::NotYet);
         let second = flushes.begin();
         flushes.end(second, true);
-        assert_eq!(flushes.stability((stamp, stamp)), Stability::Yes);
+        assert_eq!(flushes.stability((stamp, stamp), None), Stability::Yes);
     }
 
     #[test]
@@ -503,8 +538,32 @@ mod tests {
         flushes.end(number, false);
         let number = flushes.begin();
         flushes.end(number, true);
-        assert_eq!(flushes.stability((0, 0)), Stability::Yes);
-        assert_eq!(flushes.stability((1, 1)), Stability::Lost);
-        assert_eq!(flushes.stability((2, 2)), Stability::Yes);
+        assert_eq!(flushes.stability((0, 0), None), Stability::Yes);
+        assert_eq!(flushes.stability((1, 1), None), Stability::Lost);
+        assert_eq!(flushes.stability((2, 2), None), Stability::Yes);
+    }
+
+    #[test]
+    fn loss_of_one_servers_files_leaves_those_of_the_others() {
+        let (here, there) = (ServerId(0), ServerId(1));
+        let mut flushes = Flushes::default();
+        let number = flushes.begin();
+        flushes.end(number, true);
+        let running = flushes.begin();
+        let before = flushes.started;
+        flushes.lose_all_of(there);
+        let after = flushes.started;
+        flushes.end(running, true);
+        let number = flushes.begin();
+        flushes.end(number, true);
+        for (stamp, server, expected) in [
+            (0, there, Stability::Yes),
+            (before, there, Stability::Lost),
+            (before, here, Stability::Yes),
+            (after, there, Stability::Yes),
+        ] {
+            let is = flushes.stability((stamp, stamp), Some(server));
+            assert_eq!(is, expected, "{stamp} of {server}");
+        }
     }
 }

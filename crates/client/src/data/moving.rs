@@ -245,7 +245,7 @@ impl File {
         }
         self.ctx.flush_past(&stamps).await;
         for (pag, stamps) in stamps {
-            if self.ctx.disks.get(pag)?.device.stability(stamps) != Stability::Yes {
+            if self.ctx.disks.get(pag)?.device.stability(stamps, self.server) != Stability::Yes {
                 return Err(Fault::Io);
             }
         }

@@ -9,11 +9,13 @@
 //! - a request waits while the target is away, also if it never was there since the mount; the
 //!   device counts as silent meanwhile, never as absent. Only a zone that the administrator calls
 //!   lost fails at once;
-//! - a session that was lost with answered changes, or a replay that the target refused, loses all
-//!   writes that no flush has covered: their files report it;
+//! - a session that was lost with answered changes loses all writes that no flush has covered:
+//!   their files report it. A replay that the target refused loses those of files of the same
+//!   metadata server: that one may have evicted this client, and the others have not;
 //! - the bytes of a block are believed only with the right CRC32C.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
@@ -28,7 +30,7 @@ use session::client::{
     Call, Config, Events, KeptLimits, ReadClientKeys, ReplayEntry, Session, Shared, result,
 };
 use types::limits::{BLOCK, BLOCK_U64};
-use types::{ClientId, Duration, Epoch, Fault, PagId, ServerId, Uuid, crc32c};
+use types::{ClientId, Duration, Epoch, Fault, PagId, ServerId, ShardId, Uuid, crc32c};
 
 use super::device::{DataDevice, Watch};
 use super::target_room::{Asking, Room, TargetRoom};
@@ -547,8 +549,11 @@ impl Events<Ost> for DataDevice {
         false
     }
 
-    fn not_repeated(&self, _: &Request<Ost>) {
-        self.lose_unflushed();
+    fn not_repeated(&self, request: &Request<Ost>) {
+        let shards = request.ops.iter().filter_map(Op::capability).map(Capability::shard);
+        for shard in shards.collect::<BTreeSet<ShardId>>() {
+            self.lose_unflushed_of(ServerId(u16::from(shard.0)));
+        }
     }
 
     fn evicted(&self, _: ServerId, _: ClientId, lost: &[ReplayEntry<Ost>]) {

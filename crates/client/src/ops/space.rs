@@ -1,7 +1,9 @@
 //! Space, and syncfs.
 
+use std::collections::BTreeMap;
+
 use proto::mds::{Op, OpReply, Reply};
-use types::{Duration, Fault};
+use types::{Duration, Fault, PagId};
 
 use crate::api::{Caller, Statfs};
 use crate::boundary::DataHalf;
@@ -65,13 +67,13 @@ impl Client {
 }
 
 impl Core {
-    /// Space as the servers count it, added up: blocks in pools are not free. It is kept, to answer
-    /// while a server is silent.
+    /// Space as the servers count it, added up: blocks in pools are not free, and a target of
+    /// several servers counts once. It is kept, to answer while a server is silent.
     pub(super) async fn statfs_of_servers(&self) -> Result<Statfs, Fault> {
-        let mut sum = Statfs::default();
+        let (mut sum, mut zones) = (Statfs::default(), Zones::new());
         for session in self.rpc.all() {
             let reply = session.call(Call::one(&Caller::default(), Op::Statfs {})).await?;
-            add_statfs(&mut sum, &reply)?;
+            add_statfs(&mut sum, &mut zones, &reply)?;
         }
         self.statfs.set(Some(sum));
         Ok(sum)
@@ -80,15 +82,25 @@ impl Core {
     /// Keeps what the only server said in the first operation of a request, which is STATFS.
     pub(super) fn keep_statfs(&self, reply: &Reply) -> Result<(), Fault> {
         let mut statfs = Statfs::default();
-        add_statfs(&mut statfs, reply)?;
+        add_statfs(&mut statfs, &mut Zones::new(), reply)?;
         self.statfs.set(Some(statfs));
         Ok(())
     }
 }
 
+/// Zones that are counted, with their blocks and free blocks.
+type Zones = BTreeMap<PagId, (u64, u64)>;
+
 /// Adds what a server said in the first operation of a request, which is STATFS.
-fn add_statfs(sum: &mut Statfs, reply: &Reply) -> Result<(), Fault> {
+fn add_statfs(sum: &mut Statfs, zones: &mut Zones, reply: &Reply) -> Result<(), Fault> {
     let OpReply::Statfs { statfs } = result(reply, 0)? else { return Err(Fault::Protocol) };
+    for (zone, counts) in &statfs.pags {
+        // A target that another server has, too: the servers may have asked it at other times.
+        if let Some((blocks, free)) = zones.insert(*zone, *counts) {
+            sum.blocks = sum.blocks.saturating_sub(blocks);
+            sum.blocks_free = sum.blocks_free.saturating_sub(free);
+        }
+    }
     let inodes = statfs.inodes.saturating_add(statfs.inodes_free);
     sum.blocks = sum.blocks.saturating_add(statfs.blocks);
     sum.blocks_free = sum.blocks_free.saturating_add(statfs.blocks_free);

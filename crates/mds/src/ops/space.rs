@@ -20,13 +20,13 @@ pub fn statfs(txn: &mut Txn<'_>, targets: &BTreeMap<PagId, u64>) -> Result<Statf
         ZoneKind::Blocks => pag.free + pag.freed,
         ZoneKind::Target => targets.get(&pag.id).map_or(0, |&free| free.min(pag.total)),
     };
-    let is_there = |pag: &&PagState| pag.state != PagUse::Lost;
+    let blocks = |pag: &PagState| if pag.state == PagUse::Lost { 0 } else { pag.total };
     Ok(Statfs {
-        blocks: pags.iter().filter(is_there).map(|pag| pag.total).sum(),
+        blocks: pags.iter().map(blocks).sum(),
         blocks_free: pags.iter().map(free).sum(),
         inodes: inodes.used,
         inodes_free: inodes.free,
-        pags: pags.iter().map(|pag| (pag.id, (pag.total, free(pag)))).collect(),
+        pags: pags.iter().map(|pag| (pag.id, (blocks(pag), free(pag)))).collect(),
     })
 }
 
