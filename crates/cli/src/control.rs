@@ -70,6 +70,9 @@ pub enum Ask {
         path: String,
         /// Also if it has content.
         overwrite: bool,
+        /// Its number, if it is new; none: the server chooses.
+        #[serde(default)]
+        number: Option<u16>,
     },
     /// Of a server: sets the state of a data zone.
     SetZoneState {

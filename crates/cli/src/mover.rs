@@ -12,7 +12,7 @@ use serde_json::Value;
 use session::client::ReadClientKeys;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
-use types::{Duration, Fault, Ino, Instant, PagId};
+use types::{Duration, Fault, Ino, Instant, PagId, ShardId};
 
 use crate::commands::mount::host_name;
 use crate::commands::status::problems::{list, number, text};
@@ -35,6 +35,8 @@ const STEPS_A_SECOND: u64 = 10;
 pub struct Order<'a> {
     /// The file system.
     pub source: &'a Source,
+    /// The shard of the files, if the command moves those of any of several metadata servers.
+    pub shard: Option<ShardId>,
     /// The command, as clients are described.
     pub command: String,
     /// Bytes in a second, at most.
@@ -158,17 +160,11 @@ pub fn run<T: 'static>(
 ) -> Result<T, Failure> {
     // From here on a signal ends the command between two steps.
     asked_to_stop();
-    let source = order.source.clone();
-    if admin::servers(&source)?.len() > 1 {
-        let text = format!(
-            "{source}: the file system has several metadata servers, and no command moves its files \
-             yet"
-        );
-        return Err(Failure::failed("RB-MOVE", text));
-    }
-    let keys = admin::keys_for(&source);
+    let all = order.source.clone();
+    let source = server(&all, order.shard)?;
+    let keys = admin::keys_for(&all);
     let config = ClientConfig {
-        server: source.servers.clone(),
+        server: all.servers.clone(),
         fs_name: source.fs_name.clone(),
         description: format!("{}, pid {}, {}", host_name(), std::process::id(), order.command),
         keys: keys.clone(),
@@ -217,6 +213,26 @@ pub fn run<T: 'static>(
     });
     ran.unwrap_or_else(|error| {
         Err(Failure::failed("RB-IO-DRIVER", format!("cannot start the I/O driver: {error}")))
+    })
+}
+
+/// The server that has the files of this shard; without one, the only server.
+fn server(source: &Source, shard: Option<ShardId>) -> Result<Source, Failure> {
+    let servers = admin::servers(source)?;
+    if let [only] = &servers[..] {
+        return Ok(only.source.clone());
+    }
+    let number = shard.map(|shard| u16::from(shard.0)).ok_or_else(|| {
+        let text = format!(
+            "{source}: the file system has several metadata servers, and this command does not move \
+             their files yet"
+        );
+        Failure::failed("RB-MOVE", text)
+    })?;
+    let found = servers.into_iter().find(|server| server.number == Some(number));
+    found.map(|server| server.source).ok_or_else(|| {
+        let text = format!("{source}: the file system has no metadata server {number}");
+        Failure::failed("RB-MOVE", text)
     })
 }
 

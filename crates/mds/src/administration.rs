@@ -67,8 +67,8 @@ pub async fn execute(server: &Server, who: &Who, op: &Op) -> Result<OpReply, Fau
             }
             Ok(OpReply::Done {})
         }
-        Op::AddZone { path, overwrite } => {
-            let added = server.space.add_zone(path, *overwrite).await;
+        Op::AddZone { path, overwrite, number } => {
+            let added = server.space.add_zone(path, *overwrite, number.0).await;
             Ok(answer(added, |out, id| out.number("added", u64::from(id.0))))
         }
         Op::SetZoneState { pag, state, only_from } => {

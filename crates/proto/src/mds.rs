@@ -315,7 +315,7 @@ wire_struct! {
         pub inodes: u64,
         /// Estimated number of inodes that can still be created.
         pub inodes_free: u64,
-        /// Zones: number, blocks, free blocks.
+        /// Zones: number, blocks, free blocks. Those of a lost one are 0.
         pub pags: Vec<(PagId, (u64, u64))>,
     }
 }
@@ -456,9 +456,9 @@ wire_enum! {
         /// The data zones as they are now; only with [`ZONE_PUSHES`]. Reply `Zones`.
         Zones = 36 {},
         /// Makes the device at `path`, as this server's host names it, a data zone (administrator).
-        /// `overwrite`: also if it has content. Reply `Text`: JSON with `added`, or with `refused`
-        /// and the reason.
-        AddZone = 37 { path: String, overwrite: bool, },
+        /// `overwrite`: also if it has content. `number`: that of the zone, if it is new; else the
+        /// server chooses. Reply `Text`: JSON with `added`, or with `refused` and the reason.
+        AddZone = 37 { path: String, overwrite: bool, number: Appended<PagId>, },
         /// Sets the state of a data zone: 0 in service, 1 draining, 2 lost, 3 drain paused
         /// (administrator). `only_from`: only if the zone is in one of these states now, at most
         /// four; empty: in any. Durable when it is answered. A zone that drains already: clients

@@ -8,6 +8,7 @@ use client::{Client, FileMove, NotMoved};
 use env::Env;
 use mfs::PagUse;
 use proto::mds::{Mds, Op, OpReply, Principal};
+use proto::wire::Appended;
 use serde_json::Value;
 use session::client::{ToolError, ask};
 use types::{ClientId, Duration, Fault, Ino, PagId};
@@ -80,16 +81,28 @@ impl Asker {
         Asker { cluster: cluster.clone(), env, name, unanswered: Cell::new(false) }
     }
 
-    /// Makes what answers at this path a data zone.
-    pub(crate) async fn add_zone(&self, path: &str) {
-        self.ask(Op::AddZone { path: path.to_owned(), overwrite: false }).await;
+    /// Makes what answers at this path a data zone with this number, at the servers of all shards.
+    pub(crate) async fn add_zone(&self, path: &str, number: PagId) {
+        let number = Appended(Some(number));
+        let op = Op::AddZone { path: path.to_owned(), overwrite: false, number };
+        for shard in self.cluster.all_shards().filter(|_| self.cluster.has_several()) {
+            self.ask_any(&[self.cluster.server_of(shard)], op.clone()).await;
+        }
+        if !self.cluster.has_several() {
+            self.ask(op).await;
+        }
     }
 
     /// The server's answer, which is JSON; asks until there is one.
     async fn ask(&self, op: Op) -> Value {
+        self.ask_any(&self.cluster.servers(), op).await
+    }
+
+    /// The answer of one of these servers.
+    async fn ask_any(&self, servers: &[String], op: Op) -> Value {
         loop {
-            for server in self.cluster.servers() {
-                match self.ask_one(&server, op.clone()).await {
+            for server in servers {
+                match self.ask_one(server, op.clone()).await {
                     Ok(answer) => return answer,
                     Err(why) => {
                         self.unanswered.set(true);

@@ -163,16 +163,17 @@ impl Cluster {
     /// The administrator makes the targets data zones, and object files of all that is made.
     ///
     /// # Errors
-    /// The server does not take one.
+    /// A server does not take one.
     pub(crate) async fn enter_targets(&self, seed: u64) -> Result<(), String> {
         if self.targets.count() == 0 {
             return Ok(());
         }
         let asker = Asker::new(self, self.world.node(ADMINISTRATOR), ADMINISTRATOR);
-        for nth in 0..self.targets.count() {
-            asker.add_zone(&format!("ost:{}", address(nth))).await;
+        for (nth, zone) in self.target_zones().enumerate() {
+            asker.add_zone(&format!("ost:{}", address(nth)), zone).await;
         }
-        self.set_layout(&layout(seed, self.targets.count())).await
+        let spread = if self.has_several() { " mds=spread" } else { "" };
+        self.set_layout(&format!("{}{spread}", layout(seed, self.targets.count()))).await
     }
 
     /// Starts a target on its node.
@@ -340,7 +341,7 @@ mod tests {
                       not made durable before the restart is lost";
         assert_eq!(parse(absent), Some(Says::Forgotten(7)));
         assert_eq!(parse("client 7 (c1) has left"), None);
-        assert_eq!(parse("client 7 of the metadata server is fenced"), None);
+        assert_eq!(parse("client 7 of metadata server 0 is fenced"), None);
     }
 
     #[test]

@@ -70,13 +70,17 @@ fn space_at(source: &Source) -> Result<Space, Failure> {
 }
 
 impl Space {
-    /// What both have; their zones are different ones.
+    /// What both have. Their zones are different ones, but for targets, which count once.
     fn and(mut self, other: Space) -> Space {
+        let of_both = |zone: &Zone| other.zones.iter().any(|one| one.pag == zone.pag);
+        let counted: Vec<Zone> = self.zones.extract_if(.., |zone| of_both(zone)).collect();
+        let sum = |of: fn(&Zone) -> u64| counted.iter().map(of).sum::<u64>();
+        let (bytes, bytes_free) = (sum(|zone| zone.bytes), sum(|zone| zone.bytes_free));
         self.zones.extend(other.zones);
         self.zones.sort_by_key(|zone| zone.pag);
         Space {
-            bytes: self.bytes + other.bytes,
-            bytes_free: self.bytes_free + other.bytes_free,
+            bytes: (self.bytes + other.bytes).saturating_sub(bytes),
+            bytes_free: (self.bytes_free + other.bytes_free).saturating_sub(bytes_free),
             inodes: self.inodes + other.inodes,
             inodes_free: self.inodes_free + other.inodes_free,
             ..self
@@ -120,4 +124,25 @@ fn describe(space: &Space, human: bool) -> String {
         space.inodes_free,
         table.text()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_of_two_servers_counts_once() {
+        let space = |zones: &[(u16, u64, u64)]| {
+            let zone = |&(pag, bytes, bytes_free): &_| Zone { pag, bytes, bytes_free };
+            let zones: Vec<Zone> = zones.iter().map(zone).collect();
+            let (bytes, bytes_free) = (
+                zones.iter().map(|zone| zone.bytes).sum(),
+                zones.iter().map(|zone| zone.bytes_free).sum(),
+            );
+            Space { source: String::new(), bytes, bytes_free, inodes: 1, inodes_free: 2, zones }
+        };
+        let both = space(&[(0, 10, 5), (2, 100, 50)]).and(space(&[(1, 20, 6), (2, 100, 40)]));
+        assert_eq!((both.bytes, both.bytes_free), (130, 51));
+        assert_eq!(both.zones.iter().map(|zone| zone.pag).collect::<Vec<_>>(), [0, 1, 2]);
+    }
 }

@@ -12,8 +12,10 @@ use client::NotMoved;
 use env::asked_to_stop;
 
 use crate::args::PagDrainArgs;
+use crate::commands::pag;
 use crate::exit::{Ended, Failure, Status};
 use crate::mover::{self, Mover, Order, Zone};
+use crate::source::Source;
 use crate::{output, target};
 
 /// When all files have moved, what is left may stay unchanged for so long before the command ends.
@@ -45,8 +47,13 @@ struct Report {
 pub fn run(args: &PagDrainArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
     let id = PagId(args.pag);
+    let servers = pag::servers_of(&source, args.pag)?;
+    if servers.len() > 1 {
+        return drain_target(&servers, id);
+    }
     let order = Order {
         source: &source,
+        shard: None,
         command: format!("redbud pag drain {id}"),
         rate: args.rate,
         talks: !args.output.is_json(),
@@ -68,6 +75,23 @@ pub fn run(args: &PagDrainArgs) -> Ended {
         format!("moved {moved} of {files} files from data zone {pag}{empty}\n")
     })?;
     end.map(|()| 0)
+}
+
+/// No new files go to a target of several metadata servers.
+fn drain_target(servers: &[Source], id: PagId) -> Ended {
+    for server in servers {
+        pag::begin_drain(server, id)?;
+    }
+    Err(target_left(id))
+}
+
+/// What lies at a target that drains stays there.
+fn target_left(id: PagId) -> Failure {
+    let text = format!(
+        "no new files go to object target {id}; those that lie there stay: `redbud migrate FILE... \
+         --to blocks`, or `--to objects --zones` with other targets, moves them"
+    );
+    Failure::new(Status::Partial, "RB-DRAIN-LEFT", text)
 }
 
 fn report(mover: &Mover, zone: &Zone, source: String) -> Report {
@@ -117,11 +141,7 @@ async fn drain(mover: &mut Mover, id: PagId) -> Result<(), Failure> {
     mover.begin_drain(id, from).await?;
     mover.look().await?;
     if before.is_target {
-        let text = format!(
-            "no new files go to object target {id}; those that lie there stay: `redbud migrate \
-             FILE... --to blocks`, or `--to objects --zones` with other targets, moves them"
-        );
-        return Err(Failure::new(Status::Partial, "RB-DRAIN-LEFT", text));
+        return Err(target_left(id));
     }
     let (mut seen, mut since) = (None, mover.env.now());
     loop {

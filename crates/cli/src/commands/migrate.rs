@@ -1,5 +1,6 @@
 //! `redbud migrate`: moves files between blocks of data zones and objects at targets.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,7 @@ struct FileReport {
 }
 
 /// A file to move.
+#[derive(Clone)]
 struct Wanted {
     path: PathBuf,
     ino: Ino,
@@ -67,15 +69,21 @@ pub fn run(args: &MigrateArgs) -> Ended {
             return Err(Failure::usage(text));
         }
     }
-    let order = Order {
-        source: &source,
-        command: format!("redbud migrate --to {layout}"),
-        rate: args.rate,
-        talks: !args.output.is_json(),
-    };
+    // A file stays with its metadata server, whose zones it moves between.
+    for shard in wanted.iter().map(|one| one.ino.shard()).collect::<BTreeSet<_>>() {
+        let order = Order {
+            source: &source,
+            shard: Some(shard),
+            command: format!("redbud migrate --to {layout}"),
+            rate: args.rate,
+            talks: !args.output.is_json(),
+        };
+        let of = wanted.iter().filter(|one| one.ino.shard() == shard);
+        let (of, to): (Vec<Wanted>, _) = (of.cloned().collect(), layout.clone());
+        let moved = async move |mover: &mut Mover| migrate(mover, &of, &to, any).await;
+        refused.extend(mover::run(&order, moved)?);
+    }
     let (name, to) = (source.to_string(), layout.to_string());
-    let files = mover::run(&order, async move |mover| migrate(mover, &wanted, &layout, any).await)?;
-    refused.extend(files);
     let report = Report { version: 1, source: name, layout: to, files: refused };
     finish(args, &report)
 }

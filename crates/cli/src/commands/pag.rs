@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use bench::report::Columns;
 use mfs::PagUse;
 use proto::mds::{Op, OpReply};
+use proto::wire::Appended;
 use serde::Serialize;
 use serde_json::Value;
 use types::PagId;
-use types::limits::BLOCK_U64;
+use types::limits::{BLOCK_U64, PAGS_MAX};
 use types::units::human_size;
 
 use crate::address::{OST_PORT, check_address_or};
@@ -77,9 +78,43 @@ fn ask(source: &Source, op: Op) -> Result<Value, Failure> {
 }
 
 /// Makes the object target at `address` a zone of the file system, or says that it is there now;
-/// returns its number.
+/// returns its number. It has the same number at all metadata servers. The first one says which, so
+/// that two who add targets at once do not give one number to both.
 pub fn add_target(source: &Source, address: &str) -> Result<u64, Failure> {
-    let op = Op::AddZone { path: format!("{OST}{address}"), overwrite: false };
+    let servers = admin::servers(source)?;
+    if let [only] = &servers[..] {
+        return add_target_at(&only.source, address, None);
+    }
+    let mut taken = BTreeSet::new();
+    for server in &servers {
+        taken.extend(zones_of(server)?.into_iter().map(|zone| zone.pag));
+    }
+    let mut number = new_number(&taken);
+    for (nth, server) in servers.iter().enumerate() {
+        let added = add_target_at(&server.source, address, number)?;
+        let asked = number.replace(PagId(u16::try_from(added).unwrap_or(u16::MAX)));
+        if let Some(asked) = asked.filter(|asked| nth > 0 && u64::from(asked.0) != added) {
+            let text = format!(
+                "{OST}{address} is data zone {asked} of metadata server 0, and {added} of server \
+                 {nth}: clients cannot use it"
+            );
+            return Err(refused(text));
+        }
+    }
+    number.map(|number| u64::from(number.0)).ok_or_else(|| refused("there is no metadata server"))
+}
+
+/// A number that no data zone has; `None`: all have one.
+fn new_number(taken: &BTreeSet<u64>) -> Option<PagId> {
+    let end = PAGS_MAX as u64;
+    let next = taken.last().map_or(0, |last| last + 1);
+    let mut free = (next..end).chain(0..next.min(end)).filter(|id| !taken.contains(id));
+    free.next().map(|id| PagId(id as u16))
+}
+
+fn add_target_at(source: &Source, address: &str, number: Option<PagId>) -> Result<u64, Failure> {
+    let number = Appended(number);
+    let op = Op::AddZone { path: format!("{OST}{address}"), overwrite: false, number };
     let answer = ask(source, op)?;
     answer["added"].as_u64().ok_or_else(|| {
         refused(format!("{source}: the server does not say which zone {address} is"))
@@ -88,15 +123,15 @@ pub fn add_target(source: &Source, address: &str) -> Result<u64, Failure> {
 
 fn add(args: &PagAddArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
+    if let Some(target) = args.device.to_str().filter(|device| device.starts_with(OST)) {
+        return add_ost(args, &source, target);
+    }
     if admin::servers(&source)?.len() > 1 {
         let text = format!(
             "{source}: the file system has several metadata servers, each of which knows only its own \
-             data zones: `redbud mkfs` alone gives them zones yet"
+             data zones: `redbud mkfs` alone gives them zones on devices yet"
         );
         return Err(refused(text));
-    }
-    if let Some(target) = args.device.to_str().filter(|device| device.starts_with(OST)) {
-        return add_ost(args, &source, target);
     }
     let path = std::path::absolute(&args.device);
     let path =
@@ -105,7 +140,8 @@ fn add(args: &PagAddArgs) -> Ended {
         let text = format!("{}: the path of a data device is UTF-8", path.display());
         return Err(Failure::usage(text));
     };
-    let op = Op::AddZone { path: device.to_owned(), overwrite: args.force };
+    let number = Appended(None);
+    let op = Op::AddZone { path: device.to_owned(), overwrite: args.force, number };
     let answer = ask(&source, op)?;
     let Some(pag) = answer["added"].as_u64() else {
         return Err(refused(format!("{source}: the server does not say which zone it is")));
@@ -176,16 +212,20 @@ fn zones(source: &Source) -> Result<Vec<Zone>, Failure> {
     Ok(all)
 }
 
-/// The metadata server that has this data zone.
-fn server_of(source: &Source, pag: u16) -> Result<Source, Failure> {
-    let mut servers = admin::servers(source)?;
-    if servers.len() == 1 {
-        return Ok(servers.remove(0).source);
+/// The metadata servers that have this data zone: one, or of a target all.
+pub fn servers_of(source: &Source, pag: u16) -> Result<Vec<Source>, Failure> {
+    let servers = admin::servers(source)?;
+    if let [only] = &servers[..] {
+        return Ok(vec![only.source.clone()]);
     }
+    let mut found = Vec::new();
     for server in servers {
         if zones_of(&server)?.iter().any(|zone| zone.pag == u64::from(pag)) {
-            return Ok(server.source);
+            found.push(server.source);
         }
+    }
+    if !found.is_empty() {
+        return Ok(found);
     }
     let text = format!("the file system has no data zone {pag}: `redbud pag list` shows them");
     Err(refused(text))
@@ -258,21 +298,43 @@ fn set(
     target: Option<&String>,
     output: Output,
 ) -> Ended {
-    let source = server_of(&target::source_or_only(target)?, pag)?;
-    let of = only_from.iter().map(|of| of.number()).collect();
-    let op = Op::SetZoneState { pag: PagId(pag), state: to.number(), only_from: of };
-    let answer = ask(&source, op)?;
-    if let (Value::String(state), Some(of)) = (&answer["kept"], only_from.first()) {
+    let source = target::source_or_only(target)?;
+    let servers = servers_of(&source, pag)?;
+    let source = if let [only] = &servers[..] { only.to_string() } else { source.to_string() };
+    let of: Vec<u16> = only_from.iter().map(|of| of.number()).collect();
+    let (mut changed, mut kept) = (None, None);
+    for server in &servers {
+        let only_from = of.clone();
+        let op = Op::SetZoneState { pag: PagId(pag), state: to.number(), only_from };
+        let answer = ask(server, op)?;
+        match &answer["kept"] {
+            Value::String(state) => kept = kept.or(Some(state.clone())),
+            _ => changed = changed.or(Some(text(&answer["before"]).to_owned())),
+        }
+    }
+    // At some of the servers it may have been done before.
+    if let (None, Some(state), Some(of)) = (&changed, kept, only_from.first()) {
         let of = of.name();
         return Err(refused(format!("data zone {pag} is {state}, not {of}: nothing to undo")));
     }
-    let (before, source) = (text(&answer["before"]).to_owned(), source.to_string());
+    let before = changed.unwrap_or_default();
     let report = Changed { version: 1, source, pag, before, state: to.name() };
     output::print_report(output, &report, |report| {
         let already = if report.before == report.state { " already" } else { "" };
         format!("data zone {} of {} is {}{already}\n", report.pag, report.source, report.state)
     })?;
     Ok(0)
+}
+
+/// Lets a target drain that is in service, or whose drain is paused, at a metadata server.
+pub fn begin_drain(server: &Source, pag: PagId) -> Result<(), Failure> {
+    let of = [PagUse::InService, PagUse::Paused, PagUse::Draining];
+    let only_from = of.iter().map(|of| of.number()).collect();
+    let op = Op::SetZoneState { pag, state: PagUse::Draining.number(), only_from };
+    match &ask(server, op)?["kept"] {
+        Value::String(state) => Err(refused(format!("data zone {pag} is {state} at {server}"))),
+        _ => Ok(()),
+    }
 }
 
 #[derive(Serialize)]
@@ -283,26 +345,36 @@ struct Files {
     files: Vec<Value>,
 }
 
-fn files(args: &PagFilesArgs) -> Ended {
-    let source = server_of(&target::source_or_only(args.target.as_ref())?, args.pag)?;
+/// The files of one metadata server.
+fn files_at(source: &Source, args: &PagFilesArgs) -> Result<Vec<Value>, Failure> {
     let (from, to) = match args.range {
         Some((from, last)) => (from, last.saturating_add(1)),
         None => (0, u64::MAX),
     };
     let (mut at, mut met, mut files) = ((0, 0), BTreeSet::new(), Vec::new());
     loop {
-        let mut part = ask(&source, Op::ZoneFiles { pag: PagId(args.pag), from, to, at })?;
+        let mut part = ask(source, Op::ZoneFiles { pag: PagId(args.pag), from, to, at })?;
         if let Value::Array(found) = part["files"].take() {
             files.extend(found.into_iter().filter(|file| met.insert(number(&file["ino"]))));
         }
         let word = |index: usize| text(&part["next"][index]).parse::<u64>();
         at = match (&part["next"], word(0), word(1)) {
-            (Value::Null, ..) => break,
+            (Value::Null, ..) => return Ok(files),
             (_, Ok(first), Ok(second)) => (first, second),
             _ => return Err(refused(format!("{source}: the server sent no place to go on at"))),
         };
     }
-    let report = Files { version: 1, source: source.to_string(), pag: args.pag, files };
+}
+
+fn files(args: &PagFilesArgs) -> Ended {
+    let source = target::source_or_only(args.target.as_ref())?;
+    let servers = servers_of(&source, args.pag)?;
+    let source = if let [only] = &servers[..] { only.to_string() } else { source.to_string() };
+    let mut files = Vec::new();
+    for server in &servers {
+        files.extend(files_at(server, args)?);
+    }
+    let report = Files { version: 1, source, pag: args.pag, files };
     output::print_report(args.output, &report, |report| {
         let line = |file: &Value| match (&file["path"], &file["orphan"]) {
             (Value::String(path), _) => format!("{path}\n"),

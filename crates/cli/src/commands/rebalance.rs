@@ -42,6 +42,7 @@ pub fn run(args: &RebalanceArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
     let order = Order {
         source: &source,
+        shard: None,
         command: "redbud rebalance".into(),
         rate: args.rate,
         talks: !args.output.is_json(),

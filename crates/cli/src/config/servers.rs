@@ -229,11 +229,6 @@ impl Reader<'_> {
                         servers agree on who has the metadata of each";
             return Err(self.at(first.span(), text));
         }
-        if let Some(key) = &raw.targets.key {
-            let text = "key `targets.key`: an object target obeys one metadata server, so several \
-                        [[mds]] cannot use targets yet";
-            return Err(self.at(key.span(), text));
-        }
         Ok(())
     }
 
@@ -262,7 +257,8 @@ impl Reader<'_> {
                       with the `key` of object targets"
                 .to_owned(),
             true => format!(
-                "server {0} has no data zone: add a table [[data]] with a key `path` and `mds = {0}`",
+                "server {0} has no data zone: add a table [[data]] with a key `path` and \
+                 `mds = {0}`, or a table [targets] with the `key` of object targets",
                 cluster.shard.0
             ),
         }))
@@ -347,6 +343,16 @@ mds = 1
     }
 
     #[test]
+    fn servers_share_targets_and_need_no_zones_beside_them() {
+        let without = TWO.split("[[data]]").next().unwrap();
+        let text = parse(without).unwrap_err().to_string();
+        assert!(text.contains("server 0 has no data zone"), "{text}");
+        let file = parse(&format!("{without}[targets]\nkey = \"k\"\n")).unwrap();
+        let key = Some(PathBuf::from("/etc/redbud/k"));
+        assert!(file.servers.iter().all(|one| one.target_key == key && one.data.is_empty()));
+    }
+
+    #[test]
     fn one_table_is_one_server() {
         let one = "name='a'\nmds=[{path='m', listen='h'}]\ndata=[{path='d'}]\n";
         let file = parse(one).unwrap();
@@ -381,7 +387,6 @@ mds = 1
                 "standbys = [\"10.0.0.2:7\"]\n[membership]\ndirectory = \"d\"\n[[mds]]",
                 "4: key `server.standbys`: 10.0.0.2:7 is named twice",
             ),
-            ("[[mds]]", "[targets]\nkey = \"k\"\n[[mds]]", "5: key `targets.key`"),
             ("[[data]]", &format!("{many}[[data]]"), ": table [[mds]]: more than 64 servers"),
         ];
         for (from, to, expected) in cases {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use mds::Control;
 use proto::mds::{Op, OpReply};
+use proto::wire::Appended;
 use types::{ClientId, PagId};
 
 use super::{Answer, Ask, Handler};
@@ -37,7 +38,9 @@ fn op_of(ask: Ask) -> Option<Op> {
         Ask::Status => Some(Op::Status {}),
         Ask::Evict { client } => Some(Op::Evict { client: ClientId(client) }),
         Ask::Scrub { rate } => Some(Op::Scrub { rate }),
-        Ask::AddZone { path, overwrite } => Some(Op::AddZone { path, overwrite }),
+        Ask::AddZone { path, overwrite, number } => {
+            Some(Op::AddZone { path, overwrite, number: Appended(number.map(PagId)) })
+        }
         Ask::SetZoneState { pag, state, only_from } => {
             Some(Op::SetZoneState { pag: PagId(pag), state, only_from })
         }
@@ -61,8 +64,9 @@ pub fn request(op: &Op) -> Option<Ask> {
         Op::ZoneFiles { pag, from, to, at } => {
             Some(Ask::ZoneFiles { pag: pag.0, from: *from, to: *to, at: *at })
         }
-        Op::AddZone { path, overwrite } => {
-            Some(Ask::AddZone { path: path.clone(), overwrite: *overwrite })
+        Op::AddZone { path, overwrite, number } => {
+            let number = number.0.map(|number| number.0);
+            Some(Ask::AddZone { path: path.clone(), overwrite: *overwrite, number })
         }
         _ => None,
     }

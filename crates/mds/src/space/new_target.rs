@@ -3,7 +3,7 @@
 //! | what answers | the table | what `add` does |
 //! |---|---|---|
 //! | no target of this file system, or one that does not accept the server's key | – | refuses |
-//! | a target | has not its UUID | enters it, with the next number |
+//! | a target | has not its UUID | enters it, with the number that it is asked for, or the next one |
 //! | a target | has it, at another address | goes on with it at this address |
 //! | a target | has it, at this address | nothing: it answers with its number |
 //!
@@ -14,11 +14,10 @@
 
 use mfs::{Cost, PagState, StoreError, TARGET_ADDRESS_MAX, ZoneKind};
 use proto::mds::{PagInfo, TARGET_ZONE};
-use types::limits::PAGS_MAX;
 use types::{PagId, Transno};
 
 use super::Space;
-use super::new_zone::{Adding, Entering, next_number};
+use super::new_zone::{Adding, Entering, new_number};
 use crate::error::ServeError;
 use crate::targets::NO_KEY;
 
@@ -74,8 +73,12 @@ impl Space {
         Ok(())
     }
 
-    /// Makes the target at `address` a data zone.
-    pub(super) async fn add_target(&self, address: &str) -> Result<PagId, String> {
+    /// Makes the target at `address` a data zone, with this number if it is new.
+    pub(super) async fn add_target(
+        &self,
+        address: &str,
+        number: Option<PagId>,
+    ) -> Result<PagId, String> {
         if self.adding.replace(true) {
             return Err("another device is being added: try again when that is done".into());
         }
@@ -94,9 +97,7 @@ impl Space {
         if let Some(known) = known {
             return self.take_address(known, address, info.free).await;
         }
-        let id = next_number(&table).ok_or_else(|| {
-            format!("the file system has {PAGS_MAX} data zones: there is no room for another one")
-        })?;
+        let id = new_number(&table, number).map_err(|why| format!("ost:{address}: {why}"))?;
         let runtime = &self.runtime;
         self.entering.set(true);
         let entering = Entering(self);

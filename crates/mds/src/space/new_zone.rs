@@ -92,8 +92,25 @@ fn standing(label: &Label, fs: Uuid, table: &[Known]) -> Standing {
     }
 }
 
+/// The number of a new zone: the one that the caller asks for, or the next one.
+///
+/// # Errors
+/// Another zone has the number, or there are as many zones as there may be.
+pub(super) fn new_number(table: &[Known], asked: Option<PagId>) -> Result<PagId, String> {
+    let full =
+        || format!("the file system has {PAGS_MAX} data zones: there is no room for another one");
+    let Some(id) = asked else { return next_number(table).ok_or_else(full) };
+    if usize::from(id.0) >= PAGS_MAX {
+        return Err(format!("{id} is no number of a data zone: they end at {}", PAGS_MAX - 1));
+    }
+    match table.iter().any(|zone| zone.id == id) {
+        true => Err(format!("data zone {id} is another device or target")),
+        false => Ok(id),
+    }
+}
+
 /// The number of the next zone; `None`: there are as many as there may be.
-pub(super) fn next_number(table: &[Known]) -> Option<PagId> {
+fn next_number(table: &[Known]) -> Option<PagId> {
     let end = PAGS_MAX as u16;
     let next = table.iter().map(|zone| zone.id.0 + 1).max().unwrap_or(0);
     let is_free = |id: &u16| table.iter().all(|zone| zone.id.0 != *id);
@@ -132,22 +149,25 @@ struct Wish {
 
 impl Space {
     /// Makes the device at `path` a data zone, or takes the object target at `ost:HOST:PORT`.
-    /// `overwrite`: also if the device has content.
+    /// `overwrite`: also if the device has content. `number`: that of the zone, if it is new.
     ///
     /// # Errors
     /// What is in the way, with the path, and what to do.
-    pub async fn add_zone(&self, path: &str, overwrite: bool) -> Result<PagId, String> {
+    pub async fn add_zone(
+        &self,
+        path: &str,
+        overwrite: bool,
+        number: Option<PagId>,
+    ) -> Result<PagId, String> {
         if let Some(address) = path.strip_prefix(TARGET_PREFIX) {
-            return self.add_target(address).await;
+            return self.add_target(address, number).await;
         }
         if self.adding.replace(true) {
             return Err("another device is being added: try again when that is done".into());
         }
         let _adding = Adding(&self.adding);
         let (table, _) = self.pags().await?;
-        let next = next_number(&table).ok_or_else(|| {
-            format!("the file system has {PAGS_MAX} data zones: there is no room for another one")
-        })?;
+        let next = new_number(&table, number)?;
         let runtime = &self.runtime;
         let seen = zones::label_at(runtime, path).await.map_err(|why| format!("{path}: {why}"))?;
         let standing = match &seen {
@@ -374,6 +394,11 @@ mod tests {
 
     #[test]
     fn number_of_a_zone_is_above_all_others_and_never_taken() {
+        let asked = |id| new_number(&[known(3), known(1)], id);
+        assert_eq!((asked(None), asked(Some(PagId(2)))), (Ok(PagId(4)), Ok(PagId(2))));
+        for id in [1, PAGS_MAX as u16] {
+            assert!(asked(Some(PagId(id))).is_err(), "{id}");
+        }
         assert_eq!(next_number(&[]), Some(PagId(0)));
         assert_eq!(next_number(&[known(3), known(1)]), Some(PagId(4)));
         let last = Known { id: PagId(PAGS_MAX as u16 - 1), ..known(0) };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use proto::capability::{READ, WRITE};
 use proto::mds::*;
 use proto::placement::ATTRIBUTE;
-use proto::wire::Bytes;
+use proto::wire::{Appended, Bytes};
 use types::*;
 
 use crate::bed::*;
@@ -27,7 +27,8 @@ async fn admin(bed: &Bed) -> Client {
 }
 
 async fn add(bed: &Bed, path: &str) -> String {
-    match admin(bed).await.call(Op::AddZone { path: path.into(), overwrite: false }).await {
+    let op = Op::AddZone { path: path.into(), overwrite: false, number: Appended(None) };
+    match admin(bed).await.call(op).await {
         Ok(OpReply::Text { text }) => text,
         other => panic!("{other:?}"),
     }

@@ -2,6 +2,7 @@
 
 use env::sim::SimDisk;
 use proto::mds::*;
+use proto::wire::Appended;
 use types::*;
 
 use crate::bed::*;
@@ -30,7 +31,7 @@ async fn text(admin: &Client, op: Op) -> String {
 }
 
 async fn add(admin: &Client, path: &str) -> String {
-    text(admin, Op::AddZone { path: path.into(), overwrite: false }).await
+    text(admin, Op::AddZone { path: path.into(), overwrite: false, number: Appended(None) }).await
 }
 
 fn is_of(runs: &[PagRun], zone: u16) -> bool {
@@ -70,7 +71,7 @@ fn added_zone_reaches_clients_that_can_use_it_and_is_granted_to_no_others() {
         assert_eq!(old.call(ask(1, vec![PagId(0)])).await, Err(Fault::NoSpace));
         assert!(!old.pushes().iter().any(|push| matches!(push, Push::Zones { .. })));
         // Clients may not do this, and nobody twice.
-        let op = Op::AddZone { path: "more".into(), overwrite: true };
+        let op = Op::AddZone { path: "more".into(), overwrite: true, number: Appended(None) };
         assert_eq!(new.call(op).await, Err(Fault::NotPermitted));
         assert!(add(&admin, "more").await.contains("data zone 1 of this file system already"));
         assert!(add(&admin, "none").await.contains("none: "));
@@ -105,7 +106,7 @@ fn addition_that_was_cut_off_is_completed_by_the_same_request() {
         let other = Uuid([0x77; 16]);
         label::put(&late, &label::Label::single(Uuid([9; 16]), "home", other, BYTES / 4096, kind));
         assert!(add(&admin, "later").await.contains("which is another device; --force"));
-        let forced = Op::AddZone { path: "later".into(), overwrite: true };
+        let forced = Op::AddZone { path: "later".into(), overwrite: true, number: Appended(None) };
         assert_eq!(text(&admin, forced).await, "{\"added\":3}");
     });
 }

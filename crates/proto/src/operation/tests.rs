@@ -55,7 +55,7 @@ fn all() -> Vec<Op> {
         Op::Scrub { rate: None },
         Op::Why { ino: Ino(1), lock: None },
         Op::Zones {},
-        Op::AddZone { path: "/dev/sdz".into(), overwrite: false },
+        Op::AddZone { path: "/dev/sdz".into(), overwrite: false, number: Appended(None) },
         Op::SetZoneState { pag: types::PagId(1), state: 2, only_from: vec![0, 1] },
         Op::ZoneFiles { pag: types::PagId(1), from: 0, to: 9, at: (0, 0) },
         Op::Place {

@@ -90,11 +90,6 @@ fn is_complete(dir: &Path) -> bool {
 
 /// Refuses invalid options before anything is created.
 pub fn check_options(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
-    if args.mds.is_some_and(|servers| servers > 1) && args.osts.is_some_and(|osts| osts > 0) {
-        return Err(Failure::usage(
-            "--mds does not go with --osts: an object target obeys one metadata server",
-        ));
-    }
     if dir.join(LOCAL_CONFIG).is_file() || is_complete(dir) {
         return Ok(());
     }
@@ -119,8 +114,13 @@ fn described(
     let journal = args.journal.unwrap_or_default();
     let (servers, bytes) = (args.mds.unwrap_or(1), args.disk_size.unwrap_or(DISK_SIZE));
     let disks = args.disks.unwrap_or(DISKS.max(servers));
-    if disks < servers && servers > 1 {
-        let text = format!("--disks {disks}: each of {servers} metadata servers needs a data disk");
+    // Without any, all files lie at targets.
+    let only_targets = disks == 0 && args.osts.is_some_and(|osts| osts > 0);
+    if disks < servers && servers > 1 && !only_targets {
+        let text = format!(
+            "--disks {disks}: each of {servers} metadata servers needs a data disk, or none has one \
+             and --osts gives targets"
+        );
         return Err(Failure::usage(text));
     }
     let disk = |index: u16| Disk { bytes, server: usize::from(index % servers) };

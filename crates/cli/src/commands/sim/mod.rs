@@ -221,7 +221,6 @@ impl Several {
     fn go_together(&self) -> Result<(), Failure> {
         let wrong = match self {
             Several { shards: 2.., standbys: 1.., .. } => "--standbys",
-            Several { shards: 2.., osts: 1.., .. } => "--osts",
             _ => return Ok(()),
         };
         Err(Failure::usage(format!("{wrong}: not simulated with --mds of 2 or more")))
@@ -272,7 +271,7 @@ fn faults(asked: Option<&[String]>, cluster: &Several) -> Result<Vec<Fault>, Fai
         if fault == Fault::PeerCut && shards < 2 {
             return Err(Failure::usage("--faults peer-cut needs --mds of 2 or more"));
         }
-        if shards > 1 && !Fault::of_several_shards().contains(&fault) {
+        if shards > 1 && !of_targets && !Fault::of_several_shards().contains(&fault) {
             let text = format!("--faults {fault}: not simulated with --mds of 2 or more");
             return Err(Failure::usage(text));
         }
@@ -368,6 +367,9 @@ mod tests {
         }
         let all = faults(None, &Several { standbys: 0, osts: 0, shards: 2 }).unwrap();
         assert!(all.contains(&Fault::PeerCut) && !all.contains(&Fault::Damage));
+        let on_targets = faults(None, &Several { standbys: 0, osts: 1, shards: 2 }).unwrap();
+        assert!([Fault::PeerCut, Fault::TargetKill].iter().all(|kind| on_targets.contains(kind)));
+        assert_eq!(with(&["migrate".to_owned()], 0, 1, 2).unwrap(), [Fault::Migrate]);
         let together = Several { standbys: 1, osts: 0, shards: 2 };
         assert!(together.go_together().unwrap_err().text.contains("--standbys"));
     }
