@@ -14,7 +14,7 @@ use std::rc::Rc;
 use client::{Caller, Client, MigrateStep, Migration};
 use env::sim::SimRng;
 use proto::placement::Layout;
-use types::{Duration, FileKind, Ino};
+use types::{Duration, FileKind, Ino, ShardId};
 
 use crate::cluster::Cluster;
 use crate::drain_state::MOVER;
@@ -117,12 +117,25 @@ async fn move_one(cluster: &Cluster, client: &Client, objects: &str, rng: &mut S
     format!("{text}: {end:?}")
 }
 
-/// The regular files with names, and whether each lies in an object. None without a server.
+/// The regular files with names, and whether each lies in an object. Of a shard without a server
+/// there are none.
 fn files(cluster: &Cluster) -> Vec<(Ino, bool)> {
-    let found = cluster.inspect(|txn| {
-        let (mut files, mut dirs) = (Vec::new(), VecDeque::from([Ino::ROOT]));
+    cluster.all_shards().flat_map(|shard| files_of(cluster, shard)).collect()
+}
+
+/// Those of a shard, in directories of the shard.
+fn files_of(cluster: &Cluster, shard: ShardId) -> Vec<(Ino, bool)> {
+    let found = cluster.inspect_at(shard, |txn| {
+        let mut dirs = VecDeque::new();
+        if shard == ShardId(0) {
+            dirs.push_back(Ino::ROOT);
+        }
+        let is_dir = |(ino, outside)| matches!(outside, Outside::Parent(_)).then_some(ino);
+        dirs.extend(txn.names().guests(Ino::NONE, MANY)?.into_iter().filter_map(is_dir));
+        let mut files = Vec::new();
         while let Some(dir) = dirs.pop_front() {
-            for entry in txn.names().readdir(dir, 0, MANY)? {
+            let read = txn.names().readdir(dir, 0, MANY)?;
+            for entry in read.into_iter().filter(|entry| entry.ino.shard() == shard) {
                 match entry.kind {
                     FileKind::Directory => dirs.push_back(entry.ino),
                     FileKind::Regular => {

@@ -188,7 +188,7 @@ impl Plan {
 
     /// The same run with all files on so many targets. Where there are faults but those of clients
     /// and processes, there are those of targets.
-    fn on_targets(self, osts: usize) -> Plan {
+    pub fn on_targets(self, osts: usize) -> Plan {
         let few = self.faults.len() < 3;
         let faults = if few { self.faults } else { Fault::with_targets(&self.faults) };
         Plan { osts, faults, ..self }

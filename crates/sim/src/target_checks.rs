@@ -12,7 +12,7 @@ use env::DiskOptions;
 use env::sim::{SimDisk, SimWorld};
 use mfs::{Cost, Mfs, StoreError};
 use ost::store::ObjectStore;
-use types::{Duration, FileKind, Ino, ObjectId, PagId};
+use types::{Duration, FileKind, Ino, ObjectId, PagId, ShardId};
 
 use crate::cluster::Cluster;
 use crate::events::Broken;
@@ -70,7 +70,7 @@ pub(crate) async fn check_all(cluster: &Cluster) -> Result<(), Broken> {
         return Ok(());
     }
     let patience = cluster.env.now() + PATIENCE;
-    while cluster.inspect(|txn| txn.space().doomed_count(1)) != Some(0) {
+    while !cluster.has_none_doomed() {
         if cluster.env.now() > patience {
             let text = "targets have not destroyed the objects of files that are gone";
             return Err((Invariant::Ends, text.to_owned()));
@@ -78,8 +78,11 @@ pub(crate) async fn check_all(cluster: &Cluster) -> Result<(), Broken> {
         cluster.env.sleep(LOOK).await;
     }
     let targets: Vec<PagId> = cluster.target_zones().collect();
-    let known = known_objects(&cluster.meta(), &targets);
-    let known = known.map_err(|error| (Invariant::Whole, error.to_string()))?;
+    let mut known = Objects::new();
+    for shard in cluster.all_shards() {
+        let its = known_objects(&cluster.meta_of(shard), shard, &targets);
+        known.extend(its.map_err(|error| (Invariant::Whole, error.to_string()))?);
+    }
     for (nth, zone) in targets.into_iter().enumerate() {
         let checked = check_image(cluster.targets.disk(nth).fork(), 1);
         let objects = checked.map_err(|text| (Invariant::Target, format!("ost{nth}: {text}")))?;
@@ -98,27 +101,47 @@ pub(crate) async fn check_all(cluster: &Cluster) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Objects of all files with and without names, and of those that are gone and whose objects are
-/// still to be destroyed.
-fn known_objects(meta: &SimDisk, targets: &[PagId]) -> Result<Objects, StoreError> {
-    open_copy(meta, 1, async |_, mfs| read_known(&mfs, targets).await)?
+impl Cluster {
+    /// Do the servers of all shards run, and have targets nothing to destroy?
+    pub(crate) fn has_none_doomed(&self) -> bool {
+        let doomed = |shard| self.inspect_at(shard, |txn| txn.space().doomed_count(1));
+        self.all_shards().all(|shard| doomed(shard) == Some(0))
+    }
 }
 
-async fn read_known(mfs: &Mfs, targets: &[PagId]) -> Result<Objects, StoreError> {
+/// Objects of all files of a shard with and without names, and of those that are gone and whose
+/// objects are still to be destroyed.
+fn known_objects(meta: &SimDisk, shard: ShardId, targets: &[PagId]) -> Result<Objects, StoreError> {
+    open_copy(meta, 1, async |_, mfs| read_known(&mfs, shard, targets).await)?
+}
+
+async fn read_known(mfs: &Mfs, shard: ShardId, targets: &[PagId]) -> Result<Objects, StoreError> {
     let mut all = Objects::new();
     for &target in targets {
         let doomed = mfs.run(Cost::READ, |txn| txn.space().doomed(target, MANY)).await?.0;
         all.extend(doomed.into_iter().map(|object| (target, object)));
     }
     let mut files = mfs.run(Cost::READ, |txn| txn.names().orphans(Ino::NONE, MANY)).await?.0;
-    let mut dirs = VecDeque::from([Ino::ROOT]);
+    let mut dirs: VecDeque<Ino> = [Ino::ROOT].into_iter().filter(|_| shard == ShardId(0)).collect();
+    // Those with names in directories of other shards.
+    let guests = mfs.run(Cost::READ, |txn| {
+        let guests = txn.names().guests(Ino::NONE, MANY)?.into_iter().map(|(ino, _)| ino);
+        guests.map(|ino| Ok((ino, txn.names().attr(ino)?))).collect::<Result<Vec<_>, _>>()
+    });
+    for (ino, attr) in guests.await?.0 {
+        match attr.map(|attr| attr.kind) {
+            Some(FileKind::Directory) => dirs.push_back(ino),
+            Some(FileKind::Regular) => files.push(ino),
+            _ => {}
+        }
+    }
     while let Some(dir) = dirs.pop_front() {
         let mut after = 0;
         loop {
             let read = mfs.run(Cost::READ, |txn| txn.names().readdir(dir, after, MANY)).await?.0;
             let Some(last) = read.last() else { break };
             after = last.cookie;
-            for entry in &read {
+            for entry in read.iter().filter(|entry| entry.ino.shard() == shard) {
                 match entry.kind {
                     FileKind::Directory => dirs.push_back(entry.ino),
                     FileKind::Regular => files.push(entry.ino),

@@ -59,8 +59,9 @@ impl Injector {
         }
         match beside {
             Beside::Server if self.kinds.contains(&Fault::ServerKill) => {
-                self.cluster.kill_server();
-                self.cluster.start_server();
+                let shard = self.a_shard();
+                self.cluster.kill_shard(shard);
+                self.cluster.start_shard(shard);
             }
             Beside::Client if self.kinds.contains(&Fault::ClientKill) => {
                 let (slot, downtime) = (self.slot(), self.rng.below(3_000));
@@ -156,7 +157,10 @@ impl Injector {
         let target = node_name(nth);
         let slot = self.slot();
         let of_server = self.rng.one_in(4);
-        let name = if of_server { self.cluster.server() } else { self.fleet.name(slot) };
+        let name = match of_server {
+            true => self.a_server(),
+            false => self.fleet.name(slot),
+        };
         let world = self.cluster.world.clone();
         let direction = self.rng.below(6);
         if direction > 2 {

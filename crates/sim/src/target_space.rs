@@ -38,10 +38,9 @@ pub(crate) fn drawn(seed: u64, nth: usize) -> u64 {
 async fn settled(cluster: &Cluster) -> Result<Vec<Rc<ObjectStore>>, String> {
     let until = cluster.env.now() + space::quiet(cluster);
     loop {
-        let doomed = cluster.inspect(|txn| txn.space().doomed_count(1));
         let stores = (0..cluster.targets.count()).map(|nth| cluster.targets.store(nth));
         if let Some(stores) = stores.collect::<Option<Vec<_>>>()
-            && doomed == Some(0)
+            && cluster.has_none_doomed()
         {
             return Ok(stores);
         }
@@ -76,7 +75,7 @@ pub(crate) async fn check(cluster: &Cluster, fleet: &Fleet) -> Result<(), String
 }
 
 fn lies_in_an_object(cluster: &Cluster, ino: Ino) -> bool {
-    cluster.inspect(|txn| txn.layouts().object(ino)).flatten().is_some()
+    cluster.inspect_at(ino.shard(), |txn| txn.layouts().object(ino)).flatten().is_some()
 }
 
 /// Writes until a target is full.

@@ -14,7 +14,7 @@ use std::rc::{Rc, Weak};
 use env::sim::{DiskAction, SimDisk};
 use ost::store::ObjectStore;
 use proto::mds::{OpReply, Reply};
-use types::{Lsn, ObjectId};
+use types::{Lsn, ObjectId, ShardId};
 
 use crate::events::Event;
 
@@ -116,19 +116,23 @@ impl Targets {
     /// An event of the run.
     pub(crate) fn happened(&self, event: Event<'_>) {
         match event {
-            Event::Answers { reply, .. } => self.note_made(reply),
-            Event::Opened(_, from) => {
-                let made = self.made.take();
-                let lost = made.into_iter().filter(|(_, at)| *at > from.lsn);
+            Event::Answers { shard, reply, .. } => self.note_made(shard, reply),
+            Event::Opened(shard, from) => {
+                let is_its = |object: &ObjectId| object.shard() == shard;
+                let (its, others): (BTreeMap<ObjectId, Lsn>, _) =
+                    self.made.take().into_iter().partition(|(object, _)| is_its(object));
+                *self.made.borrow_mut() = others;
+                let lost = its.into_iter().filter(|(_, at)| *at > from.lsn);
                 self.unmade.borrow_mut().extend(lost.map(|(object, _)| object));
             }
             _ => {}
         }
     }
 
-    /// A server answers: perhaps it has made files.
-    fn note_made(&self, reply: &Reply) {
-        self.made.borrow_mut().retain(|_, at| *at > reply.last_committed.lsn);
+    /// The server of a shard answers: perhaps it has made files.
+    fn note_made(&self, shard: ShardId, reply: &Reply) {
+        let durable = reply.last_committed.lsn;
+        self.made.borrow_mut().retain(|object, at| object.shard() != shard || *at > durable);
         for result in &reply.results {
             if let Ok(OpReply::Created { object: Some(layout), .. }) = result {
                 self.made.borrow_mut().insert(layout.object, reply.transno.lsn);

@@ -57,6 +57,25 @@ fn pool_of_several_shards_holds() {
     assert!(missing.is_none() || count.is_some(), "no seed met {missing:?}");
 }
 
+/// Seeds of the pool whose files lie at one target or two.
+const ON_TARGETS: u64 = 12;
+
+/// `REDBUD_SHARDS_TARGETS=1000` runs so many seeds.
+#[test]
+fn shards_that_share_targets_hold() {
+    let (first, count) = (asked("REDBUD_FIRST").unwrap_or(0), asked("REDBUD_SHARDS_TARGETS"));
+    let failed = Mutex::new(BTreeSet::new());
+    for_each(count.unwrap_or(ON_TARGETS), |nth| {
+        let plan = Plan::of_shards(first + nth).on_targets(1 + nth as usize % 2);
+        let ran = std::panic::catch_unwind(|| check(&plan));
+        if ran.is_err() {
+            failed.lock().expect("nothing panics here").insert(plan.seed);
+        }
+    });
+    let failed = failed.into_inner().expect("nothing panics here");
+    assert!(failed.is_empty(), "seeds of shards on targets that failed: {failed:?}");
+}
+
 /// Bugs: shards that agree without waiting until a record is durable. Each with a seed that shows
 /// it, and what is broken. Two hundred seeds do not show a STARTED that is not waited for: the
 /// power would have to go between two flushes of one server.
