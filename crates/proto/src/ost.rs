@@ -99,8 +99,8 @@ wire_enum! {
         /// The runs of blocks from `from` on that hold something, at most `max`. Reply `Runs`.
         Runs = 4 { may: Capability, from: u64, max: u32, },
         /// Destroys objects, at most [`DESTROY_MAX`]; unknown ones are no failure. `may` is that of
-        /// the metadata server of their shard; `Invalid` if they are of another one. `Busy` while clients may repeat writes from before a restart. Reply
-        /// `Done`.
+        /// the metadata server of their shard; `Invalid` if they are of another one. `Busy`
+        /// while clients may repeat writes from before a restart. Reply `Done`.
         Destroy = 5 { may: Capability, objects: Vec<ObjectId>, },
         /// Refuses every capability of this client from now on, also after a restart. When it is
         /// answered, nothing of the client is being written, and that is durable. `may` is that of

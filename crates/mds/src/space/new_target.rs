@@ -3,7 +3,7 @@
 //! | what answers | the table | what `add` does |
 //! |---|---|---|
 //! | no target of this file system, or one that does not accept the server's key | – | refuses |
-//! | a target | has not its UUID | enters it, with the number that it is asked for, or the next one |
+//! | a target | has not its UUID | enters it, with the number that is asked for, or the next |
 //! | a target | has it, at another address | goes on with it at this address |
 //! | a target | has it, at this address | nothing: it answers with its number |
 //!

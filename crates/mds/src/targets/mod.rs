@@ -3,8 +3,8 @@
 //!
 //! A target is a data zone of that kind. The server opens none of its devices. With each target it
 //! has one session, over which it has objects of freed files destroyed and evicted clients refused
-//! ([`task`]). A target may be of several metadata servers: each speaks for its own shard, and knows
-//! nothing of the others.
+//! ([`task`]). A target may be of several metadata servers: each speaks for its own shard, and
+//! knows nothing of the others.
 //!
 //! Invariants:
 //! - a number of an object is used when the range that it is from is durable: a start of the server

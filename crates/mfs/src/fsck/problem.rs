@@ -181,7 +181,7 @@ kinds! {
     MissingTarget = Error, "a file lies in an object of a target that is not in the table of data zones",
         "nothing: the file keeps its record, and cannot be read; a backup has the table";
     /// An object of a file in the list of objects to be destroyed.
-    DoomedObject = Error, "an object is to be destroyed, and it is a file's, or of no target or another shard",
+    DoomedObject = Error, "an object is to be destroyed that is a file's, another shard's or of no target",
         "it leaves the list: nothing is destroyed";
     /// Items of an operation of several shards without a head, or with too few bytes or too many.
     BadIntent = Error, "what is kept of an operation of several shards makes no sense",

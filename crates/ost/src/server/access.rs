@@ -213,8 +213,8 @@ impl Access {
         shards.iter().map(|(shard, of)| (*shard, of.oldest, of.awaits)).collect()
     }
 
-    /// May the bearer act as the metadata server of its shard? Notes a newer one, before that does anything. If
-    /// that fails, the next request tries again.
+    /// May the bearer act as the metadata server of its shard? Notes a newer one, before that does
+    /// anything. If that fails, the next request tries again.
     ///
     /// # Errors
     /// `AccessDenied`; `NoSpace`; `Io`.
