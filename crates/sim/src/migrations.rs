@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use client::{Caller, Client, MigrateStep, Migration};
 use env::sim::SimRng;
+use mfs::Outside;
 use proto::placement::Layout;
 use types::{Duration, FileKind, Ino, ShardId};
 

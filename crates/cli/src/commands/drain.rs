@@ -12,10 +12,8 @@ use client::NotMoved;
 use env::asked_to_stop;
 
 use crate::args::PagDrainArgs;
-use crate::commands::pag;
 use crate::exit::{Ended, Failure, Status};
 use crate::mover::{self, Mover, Order, Zone};
-use crate::source::Source;
 use crate::{output, target};
 
 /// When all files have moved, what is left may stay unchanged for so long before the command ends.
@@ -47,10 +45,6 @@ struct Report {
 pub fn run(args: &PagDrainArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
     let id = PagId(args.pag);
-    let servers = pag::servers_of(&source, args.pag)?;
-    if servers.len() > 1 {
-        return drain_target(&servers, id);
-    }
     let order = Order {
         source: &source,
         shard: None,
@@ -77,16 +71,8 @@ pub fn run(args: &PagDrainArgs) -> Ended {
     end.map(|()| 0)
 }
 
-/// No new files go to a target of several metadata servers.
-fn drain_target(servers: &[Source], id: PagId) -> Ended {
-    for server in servers {
-        pag::begin_drain(server, id)?;
-    }
-    Err(target_left(id))
-}
-
 /// What lies at a target that drains stays there.
-fn target_left(id: PagId) -> Failure {
+pub fn target_left(id: PagId) -> Failure {
     let text = format!(
         "no new files go to object target {id}; those that lie there stay: `redbud migrate FILE... \
          --to blocks`, or `--to objects --zones` with other targets, moves them"

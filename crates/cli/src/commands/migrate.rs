@@ -80,8 +80,7 @@ pub fn run(args: &MigrateArgs) -> Ended {
         };
         let of = wanted.iter().filter(|one| one.ino.shard() == shard);
         let (of, to): (Vec<Wanted>, _) = (of.cloned().collect(), layout.clone());
-        let moved = async move |mover: &mut Mover| migrate(mover, &of, &to, any).await;
-        refused.extend(mover::run(&order, moved)?);
+        refused.extend(mover::run(&order, async move |mover| migrate(mover, &of, &to, any).await)?);
     }
     let (name, to) = (source.to_string(), layout.to_string());
     let report = Report { version: 1, source: name, layout: to, files: refused };

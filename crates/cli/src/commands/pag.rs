@@ -14,7 +14,9 @@ use types::units::human_size;
 
 use crate::address::{OST_PORT, check_address_or};
 use crate::admin::Server;
-use crate::args::{Output, PagAddArgs, PagArgs, PagCommand, PagFilesArgs, PagListArgs};
+use crate::args::{
+    Output, PagAddArgs, PagArgs, PagCommand, PagDrainArgs, PagFilesArgs, PagListArgs,
+};
 use crate::commands::drain;
 use crate::commands::status::problems::{list, number, text};
 use crate::exit::{Ended, Failure};
@@ -50,7 +52,7 @@ pub fn run(args: &PagArgs) -> Ended {
             let to = match (args.undo, args.pause) {
                 (true, _) => PagUse::InService,
                 (_, true) => PagUse::Paused,
-                (false, false) => return drain::run(args),
+                (false, false) => return drain_out(args),
             };
             let drains = [PagUse::Draining, PagUse::Paused];
             let only_from: &[PagUse] = if args.undo { &drains } else { &[] };
@@ -213,7 +215,7 @@ fn zones(source: &Source) -> Result<Vec<Zone>, Failure> {
 }
 
 /// The metadata servers that have this data zone: one, or of a target all.
-pub fn servers_of(source: &Source, pag: u16) -> Result<Vec<Source>, Failure> {
+fn servers_of(source: &Source, pag: u16) -> Result<Vec<Source>, Failure> {
     let servers = admin::servers(source)?;
     if let [only] = &servers[..] {
         return Ok(vec![only.source.clone()]);
@@ -326,8 +328,19 @@ fn set(
     Ok(0)
 }
 
+/// Empties a zone. To a target of several metadata servers no new files go from any of them.
+fn drain_out(args: &PagDrainArgs) -> Ended {
+    let servers = servers_of(&target::source_or_only(args.target.as_ref())?, args.pag)?;
+    if servers.len() == 1 {
+        return drain::run(args);
+    }
+    let id = PagId(args.pag);
+    servers.iter().try_for_each(|server| begin_drain(server, id))?;
+    Err(drain::target_left(id))
+}
+
 /// Lets a target drain that is in service, or whose drain is paused, at a metadata server.
-pub fn begin_drain(server: &Source, pag: PagId) -> Result<(), Failure> {
+fn begin_drain(server: &Source, pag: PagId) -> Result<(), Failure> {
     let of = [PagUse::InService, PagUse::Paused, PagUse::Draining];
     let only_from = of.iter().map(|of| of.number()).collect();
     let op = Op::SetZoneState { pag, state: PagUse::Draining.number(), only_from };
