@@ -81,15 +81,17 @@ impl Asker {
         Asker { cluster: cluster.clone(), env, name, unanswered: Cell::new(false) }
     }
 
-    /// Makes what answers at this path a data zone with this number, at the servers of all shards.
+    /// Makes what answers at this path a data zone. The servers of several shards all give it this
+    /// number, which is the one that a single server chooses.
     pub(crate) async fn add_zone(&self, path: &str, number: PagId) {
-        let number = Appended(Some(number));
+        let number = Appended(Some(number).filter(|_| self.cluster.has_several()));
         let op = Op::AddZone { path: path.to_owned(), overwrite: false, number };
-        for shard in self.cluster.all_shards().filter(|_| self.cluster.has_several()) {
-            self.ask_any(&[self.cluster.server_of(shard)], op.clone()).await;
-        }
         if !self.cluster.has_several() {
             self.ask(op).await;
+            return;
+        }
+        for shard in self.cluster.all_shards() {
+            self.ask_any(&[self.cluster.server_of(shard)], op.clone()).await;
         }
     }
 

@@ -79,8 +79,11 @@ pub(super) async fn open(
 ) -> Result<Rc<Session<Ost>>, ConnectError> {
     let mut config = Config::new::<Ost>(vec![address.to_owned()], &runtime.identity.name);
     config.role = METADATA_SERVER;
-    config.description =
-        format!("metadata server {}, epoch {}", runtime.shard, runtime.identity.epoch);
+    let which = match runtime.config.servers.is_empty() {
+        true => String::new(),
+        false => format!(" {}", runtime.shard),
+    };
+    config.description = format!("metadata server{which}, epoch {}", runtime.identity.epoch);
     config.expected.fs_uuid = runtime.identity.uuid;
     config.connect_timeout = patience;
     config.keys = runtime.config.target_keys.clone();

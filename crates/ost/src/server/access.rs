@@ -41,8 +41,6 @@ use super::runtime::Runtime;
 /// The engine's settings with the newest epoch of a metadata server, 4 bytes, begin here: that of a
 /// shard has its number more.
 const EPOCHS: u32 = 0x6f73_7401;
-/// Settings that one transaction reads.
-const SETTINGS: usize = 16;
 
 /// What a target knows of the metadata server of a shard.
 #[derive(Clone, Copy, Default)]
@@ -118,21 +116,19 @@ impl Access {
     /// # Errors
     /// The store's.
     pub async fn load(&self) -> Result<(), StoreError> {
-        let all: Vec<ShardId> = (0..=u8::MAX).map(ShardId).collect();
-        for part in all.chunks(SETTINGS) {
-            let read = self.runtime.engine().run(Cost::READ, |txn| {
-                let mut found = Vec::new();
-                for &shard in part {
-                    found.extend(txn.setting(setting(shard))?.map(|bytes| (shard, bytes)));
-                }
-                Ok(found)
-            });
-            for (shard, bytes) in read.await?.0 {
-                let known = bytes.try_into().map_or(Epoch(0), |it| Epoch(u32::from_le_bytes(it)));
-                let awaits = known > Epoch(0);
-                let is = OfShard { oldest: known, noted: known, awaits, says: false };
-                self.shards.borrow_mut().insert(shard, is);
+        // Neighbours in their tree: they lie in a block or two.
+        let read = self.runtime.engine().run(Cost::READ, |txn| {
+            let mut found = Vec::new();
+            for shard in (0..=u8::MAX).map(ShardId) {
+                found.extend(txn.setting(setting(shard))?.map(|bytes| (shard, bytes)));
             }
+            Ok(found)
+        });
+        for (shard, bytes) in read.await?.0 {
+            let known = bytes.try_into().map_or(Epoch(0), |it| Epoch(u32::from_le_bytes(it)));
+            let awaits = known > Epoch(0);
+            let is = OfShard { oldest: known, noted: known, awaits, says: false };
+            self.shards.borrow_mut().insert(shard, is);
         }
         Ok(())
     }

@@ -148,7 +148,7 @@ fn files_of_all_servers_lie_at_the_same_targets() {
         shell(dir, "sync kept");
     }
     eventually("both targets have parts of both", || {
-        local.free().iter().zip(&before).all(|(now, before)| now + 2000 < *before)
+        local.free().iter().zip(&before).all(|(now, before)| now + 1000 < *before)
     });
     let second = local.mount_again();
     let there = [second.join("near/kept"), second.join("parent/far/kept")];
@@ -236,7 +236,6 @@ fn commands_know_targets_of_several_servers() {
     success(redbud().args(["pag", "drain", "--undo", "3"]).arg(local.dir()));
     success(redbud().args(["pag", "lost", "3"]).arg(local.dir()));
     assert_eq!(states("lost"), 2);
-    assert!(fs::read(&near).is_err());
     success(redbud().args(["pag", "lost", "--undo", "3"]).arg(local.dir()));
     assert_eq!(states("in service"), 2);
     assert!(fs::read(&near).unwrap() == pattern(1, 3 << 20));
