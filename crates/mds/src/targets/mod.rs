@@ -51,6 +51,8 @@ pub struct Target {
     /// Since when it is away; `None`: it is there, or was not tried.
     away: Cell<Option<Instant>>,
     why: RefCell<String>,
+    /// It is connected and does not do what it is asked for: it has another key, for example.
+    refuses: Cell<bool>,
     /// Its free blocks, as it has last said.
     free: Cell<Option<u64>>,
     asked: Cell<Option<Instant>>,
@@ -91,13 +93,18 @@ pub struct Targets {
 }
 
 impl Target {
-    fn is_there(&self) -> bool {
+    fn is_connected(&self) -> bool {
         self.session.borrow().as_ref().is_some_and(|session| session.is_connected())
     }
 
-    /// It is not known to be away.
-    fn may_be_there(&self) -> bool {
-        !self.tried.get() || self.is_there()
+    /// It does what it is asked for.
+    fn is_there(&self) -> bool {
+        self.is_connected() && !self.refuses.get()
+    }
+
+    /// It is not known to be away: clients may write there, though it refuse the server.
+    fn may_serve(&self) -> bool {
+        !self.tried.get() || self.is_connected()
     }
 
     fn set_away(&self, now: Instant, why: &str) {
@@ -110,7 +117,9 @@ impl Target {
 
     fn set_there(&self) {
         self.tried.set(true);
-        self.away.set(None);
+        if !self.refuses.get() {
+            self.away.set(None);
+        }
     }
 }
 
@@ -171,6 +180,7 @@ impl Targets {
             tried: Cell::new(false),
             away: Cell::new(None),
             why: RefCell::default(),
+            refuses: Cell::new(false),
             free: Cell::new(free),
             asked: Cell::new(None),
             waited: RefCell::default(),
@@ -336,7 +346,7 @@ impl Targets {
         loop {
             let changed = self.changed.notified();
             let left = until.since(self.runtime.env.now());
-            let waits = |target: &&Rc<Target>| target.may_be_there() && !is_done(target);
+            let waits = |target: &&Rc<Target>| target.may_serve() && !is_done(target);
             if left == Duration::ZERO || !all.iter().any(|target| waits(&target)) {
                 break;
             }

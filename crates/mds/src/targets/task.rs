@@ -124,7 +124,11 @@ pub(super) async fn run(targets: Rc<Targets>, target: Rc<Target>) {
             if session.is_connected() {
                 target.set_there();
                 match first(work(&targets, &target, &session, &guard), gone).await {
-                    Some(Ok(())) => trouble.clear(),
+                    Some(Ok(())) => {
+                        trouble.clear();
+                        target.refuses.set(false);
+                        target.set_there();
+                    }
                     Some(Err(fault)) => note(&targets, &target, fault, &mut trouble),
                     None => continue,
                 }
@@ -140,14 +144,17 @@ pub(super) async fn run(targets: Rc<Targets>, target: Rc<Target>) {
     }
 }
 
-/// Says once why a target does not do what it is asked for.
+/// Says once why a target does not do what it is asked for. Until it does it counts as away: new
+/// files lie elsewhere.
 fn note(targets: &Targets, target: &Target, fault: Fault, trouble: &mut String) {
     let text = format!("object target {}: {}", target.id, fault.text());
     if *trouble != text {
         targets.runtime.log(&text);
         trouble.clone_from(&text);
     }
-    *target.why.borrow_mut() = text;
+    target.refuses.set(true);
+    target.set_away(targets.runtime.env.now(), &text);
+    targets.changed.notify_all();
 }
 
 /// Greets the target until it answers.

@@ -368,3 +368,31 @@ fn another_target_at_the_address_gets_no_request() {
         assert!(bed.logged("is away: what answers is target"), "{:#?}", bed.log.borrow());
     });
 }
+
+#[test]
+fn target_that_refuses_the_server_counts_as_away_and_gets_no_new_files() {
+    with_targets(2, "policy=objects width=1", |bed, targets, c, dir| async move {
+        targets[0].kill(&bed.world);
+        let foreign = Target::with_key(1, BLOCKS, [4; 32]);
+        foreign.start(&bed.world);
+        soon(&bed, "refused", || foreign.refused.get() > 0).await;
+        bed.sleep(Duration::from_secs(2)).await;
+        let text = status(&bed).await;
+        assert!(text.contains("\"device\":\"absent\""), "{text}");
+        for n in 0..4 {
+            let (_, layout) = create(&c, dir, &format!("file{n}")).await.unwrap();
+            assert_eq!(layout.unwrap().targets, [PagId(2)]);
+        }
+        foreign.kill(&bed.world);
+        targets[0].start(&bed.world);
+        bed.sleep(Duration::from_secs(5)).await;
+        let text = status(&bed).await;
+        assert!(!text.contains("\"device\":\"absent\""), "{text}");
+        let mut used = Vec::new();
+        for n in 4..8 {
+            let (_, layout) = create(&c, dir, &format!("file{n}")).await.unwrap();
+            used.extend(layout.unwrap().targets);
+        }
+        assert!(used.contains(&PagId(1)), "{used:?}");
+    });
+}
