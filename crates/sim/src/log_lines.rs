@@ -35,6 +35,7 @@ pub(crate) fn damaged(text: &str) -> Option<(Ino, bool)> {
     let (number, rest) = text.strip_prefix("inode ")?.split_once([' ', ':'])?;
     let (_, why) = rest.split_once("written data is lost: ")?;
     let flush = why.contains("could not make it stable");
-    let of_a_device = flush || why == Fault::Io.text() || why.contains("data zone has failed");
+    let of_a_device =
+        flush || why.starts_with(Fault::Io.text()) || why.contains("data zone has failed");
     of_a_device.then(|| Some((Ino(number.parse().ok()?), flush)))?
 }

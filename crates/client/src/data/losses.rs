@@ -68,8 +68,9 @@ impl File {
     pub(super) fn report_loss(&self, from: u64, to: u64, why: &str) {
         self.fail();
         let who = self.ctx.rpc.describe(self.ino);
-        self.ctx.rpc.log(&format!("{who}: written data is lost: {why}"));
         let byte = |block: u64| block.saturating_mul(BLOCK_U64);
+        let range = format!("bytes {} to {}", byte(from), byte(to));
+        self.ctx.rpc.log(&format!("{who}: written data is lost: {why} ({range})"));
         self.ctx.rpc.inval_pages(self.ino, byte(from), byte(to));
     }
 

@@ -356,10 +356,38 @@ impl DataDevice {
                 Err(fault @ (Fault::AccessDenied | Fault::Interrupted)) => return Err(fault),
                 Err(fault) => fault,
             };
-            self.report(&format!("object {}, {len} blocks from {addr} on", may.object), fault);
+            match fault {
+                Fault::Corrupt => self.report_damage(may, addr, len).await,
+                _ => {
+                    let what = format!("object {}, {len} blocks from {addr} on", may.object);
+                    self.report(&what, fault);
+                }
+            }
             return Err(Fault::Io);
         }
         Ok(())
+    }
+
+    /// Says which block is damaged of those that the target could not read whole: the first one.
+    async fn report_damage(&self, may: Capability, mut addr: u64, mut len: u32) {
+        while len > 1 {
+            let half = len / 2;
+            match self.ask(Op::Read { may, block: addr, len: half }).await {
+                Err(Fault::Corrupt) => len = half,
+                // The other half has it.
+                Ok(_) => (addr, len) = (addr + u64::from(half), len - half),
+                Err(_) => break,
+            }
+        }
+        let (zone, path, object) = (self.zone_names(), self.path(), may.object);
+        let which = match len {
+            1 => format!("block {addr} is damaged"),
+            _ => format!("a block of {len} from {addr} on is damaged"),
+        };
+        let at = address(&path);
+        (self.link().log)(&format!(
+            "{zone}, target {at}: object {object}, {which}: its checksum is wrong"
+        ));
     }
 
     /// Runs of blocks of the object from `from` on that hold something, in order, and whether there

@@ -252,6 +252,22 @@ fn wrong_bit_on_the_way_is_sent_again_and_one_that_stays_is_an_error_with_its_bl
 }
 
 #[test]
+fn block_that_is_damaged_at_the_target_is_named() {
+    run(1018, setup(), |rig| async move {
+        let file = rig.file(2);
+        let target = rig.server.targets[0].clone();
+        rig.write(&file, 0, &[1; 16 * BLOCK]).await.unwrap();
+        assert_eq!(file.fsync(false).await, Ok(true));
+        for damaged in [0, 11, 15] {
+            target.damaged.set(Some(damaged));
+            assert_eq!(file.read(0, 16 * BLOCK).await.err(), Some(Fault::Io));
+            let named = format!("object 2, block {damaged} is damaged");
+            assert_eq!(logged(&rig, &named), 1, "{:?}", rig.server.log.borrow());
+        }
+    });
+}
+
+#[test]
 fn bytes_are_pinned_until_the_target_has_them_durably() {
     run(1017, setup(), |rig| async move {
         let file = rig.file(2);

@@ -56,6 +56,8 @@ pub struct Target {
     pub epoch_min: Cell<u32>,
     /// So many of the next answers to reads have a wrong bit, and the next writes on their arrival.
     pub flips: Cell<u32>,
+    /// A block that is damaged where it is stored.
+    pub damaged: Cell<Option<u64>>,
     /// Nothing becomes durable.
     pub stalled: Cell<bool>,
     /// It tells nobody by itself what is durable.
@@ -96,6 +98,7 @@ impl Target {
             fenced: RefCell::default(),
             epoch_min: Cell::new(0),
             flips: Cell::new(0),
+            damaged: Cell::default(),
             stalled: Cell::new(false),
             quiet: Cell::new(false),
             holds_writes: Cell::new(false),
@@ -397,6 +400,10 @@ impl Running {
             }
             Op::Read { may, block, len } => {
                 target.counts.borrow_mut().reads += 1;
+                let read = *block..*block + u64::from(*len);
+                if target.damaged.get().is_some_and(|damaged| read.contains(&damaged)) {
+                    return Err(Fault::Corrupt);
+                }
                 let (mut runs, mut data, mut sums) = (Vec::<ObjectRun>::new(), Vec::new(), vec![]);
                 for at in 0..u64::from(*len) {
                     let Some(bytes) = now.0.get(&(may.object, block + at)) else { continue };
