@@ -286,6 +286,8 @@ The file, with all keys:
   public_keys = [\"redbud-key-…\"] # the server's public keys, which clients read here
   lease  = \"30s\"                 # 1s to 1h; default 30s
   commit_protocol = \"1PC\"        # how several servers agree: 1PC, EP, PrC or PrN; default 1PC
+  commit_batch = 64              # operations of a directory on which they agree together, 1 to
+                                 # 64; default 64
   cache  = \"256M\"                # the server's buffer cache, 8M or more; default 256M
   serve  = 16                    # requests that it works on at once; default: all
   scrub_interval = \"168h\"        # pause between two scrubs, 1s or more; or \"never\"

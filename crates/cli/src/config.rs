@@ -96,6 +96,8 @@ pub struct Cluster {
     pub namespace: Vec<String>,
     /// How the servers agree on an operation of several of them.
     pub protocol: Protocol,
+    /// Most operations of one directory that they agree on together.
+    pub batch: usize,
     /// Address that the metadata server listens on.
     pub listen: String,
     /// The addresses of the other servers, which stand by or serve in its place.
@@ -220,6 +222,7 @@ struct RawServer {
     allowed: Option<Spanned<PathBuf>>,
     public_keys: Option<Vec<Spanned<String>>>,
     commit_protocol: Option<Spanned<String>>,
+    commit_batch: Option<Spanned<u64>>,
     lease: Option<Spanned<String>>,
     cache: Option<Spanned<String>>,
     serve: Option<Spanned<u64>>,
@@ -306,6 +309,7 @@ impl Reader<'_> {
             shard: ShardId(0),
             namespace: Vec::new(),
             protocol: self.protocol(server.commit_protocol.as_ref())?,
+            batch: self.batch(server.commit_batch.as_ref())?,
             standbys: self.standbys(listen, server.standbys.as_ref())?,
             listen: listen.clone(),
             membership: self.membership(raw.membership.as_ref())?,

@@ -13,6 +13,7 @@ use types::limits::LEASES_MAX;
 use types::{Duration, PagId, Uuid};
 
 use crate::fence::Fence;
+use crate::joint::BATCH_MAX;
 use crate::observer::Observer;
 
 /// Default rate of a scrub in bytes a second, low enough not to disturb a disk's other users.
@@ -76,6 +77,8 @@ pub struct Config {
     /// How shards agree on an operation. One phase is for two of them: more agree by early
     /// prepare.
     pub protocol: Protocol,
+    /// Most operations of one directory that several shards agree on together; 1: each goes alone.
+    pub batch: usize,
     /// What protects operations of several shards; only a test that shows that each part is needed
     /// leaves any out.
     pub guards: Guards,
@@ -110,6 +113,7 @@ impl Config {
             own_host: String::new(),
             servers: Vec::new(),
             protocol: Protocol::OnePhase,
+            batch: BATCH_MAX,
             guards: Guards::ALL,
             membership: None,
             log: Rc::new(|_| {}),

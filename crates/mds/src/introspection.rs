@@ -6,6 +6,7 @@ use std::rc::{Rc, Weak};
 
 use types::{BlockRange, ClientId, FileBlock, HeldRange, Ino, Rights};
 
+use crate::joint::JointStatus;
 use crate::server::Server;
 use crate::sessions::SessionState;
 
@@ -49,6 +50,11 @@ impl Introspection {
     /// Does the server serve, with grace over?
     pub fn serves(&self) -> bool {
         self.ask(|server| server.recovery.is_over() && !server.runtime.is_stopping())
+    }
+
+    /// What its status says of joint operations.
+    pub fn joint(&self) -> JointStatus {
+        self.ask(|server| server.joint.status())
     }
 
     /// All leases, sorted.

@@ -65,7 +65,7 @@ pub use administration::Control;
 pub use config::{Config, Log, MembershipReport, PagPlace, SCRUB_RATE};
 pub use error::ServeError;
 pub use introspection::{Introspection, Lease, SessionStanding};
-pub use joint::changed_inodes;
+pub use joint::{BATCH_MAX, JointStatus, changed_inodes};
 pub use observer::{CommittedBlocks, Executed, Observer};
 pub use space::check_epoch;
 pub use start::{Mds, serve};

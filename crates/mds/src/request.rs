@@ -23,7 +23,7 @@ use crate::administration;
 use crate::context::{Effects, OpContext, Waited};
 use crate::holders;
 use crate::joint::hear;
-use crate::leases::{Glimpsed, Granted, Grants, glimpse, open_recalled, recall};
+use crate::leases::{Glimpsed, Granted, Grants, glimpse, open_recalled};
 use crate::observer::Executed;
 use crate::ops::{self, READ, commit, permission, repeat};
 use crate::recovery::kept_results::{self, Outcome, OutcomeRecord};
@@ -267,7 +267,7 @@ impl Execution {
         }
         let op = std::mem::replace(&mut self.request.ops[index], Op::Renew {});
         let before = self.transno;
-        self.joining = joint::Joining::default();
+        self.begin_joining(index, &op);
         let result = match ops::cost(&op) {
             Some(cost) => {
                 let mut run =
@@ -578,14 +578,16 @@ impl Execution {
                     self.apply(effects, transno, &waited);
                     break Ok(value);
                 }
-                Err(StoreError::Fault(Fault::Busy)) if effects.joint.is_some() => {
+                Err(StoreError::Fault(Fault::Busy))
+                    if effects.joint.is_some() || effects.waits() =>
+                {
                     if self.is_planned(&mut effects, &mut waited, now) {
                         break Err(Fault::Busy);
                     }
                     self.worker.away(self.wait_for(&effects, &mut waited)).await;
-                }
-                Err(StoreError::Fault(Fault::Busy)) if effects.waits() => {
-                    self.worker.away(self.wait_for(&effects, &mut waited)).await;
+                    if self.is_taken() {
+                        break Err(Fault::Busy);
+                    }
                 }
                 Err(error) => {
                     self.depend_on(&effects.reads);
@@ -622,9 +624,7 @@ impl Execution {
         let held = || waited.gates.as_ref().is_some_and(|gates| gates.cover(&effects.gates()));
         if effects.missing || effects.ask.is_some() && !held() {
             waited.drop_gates();
-            let (client, session) = (self.client(), Some(&*self.session));
-            let (leases, evictions) = (&self.server.leases, &*self.server.evictions);
-            let gates = recall(leases, evictions, client, &effects.needs, session).await;
+            let Some(gates) = self.enter(effects, waited).await else { return };
             waited.gates = Some(gates);
             waited.open_asked.extend(open_recalled(&effects.needs));
             return;

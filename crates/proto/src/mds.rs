@@ -147,8 +147,8 @@ wire_struct! {
         pub message: u8,
         /// With UPDATE REQ: the coordinator has no older operation left than this one.
         pub oldest: Option<JointId>,
-        /// What the worker is to do, with UPDATE REQ; what it answers, with UPDATED and REFUSED; a
-        /// question, or its answer.
+        /// What the worker is to do for each operation of the batch, with UPDATE REQ; what it
+        /// answers to each, with UPDATED and REFUSED (FORMAT.md 11.1); a question, or its answer.
         pub body: Bytes,
     }
 

@@ -353,6 +353,7 @@ async fn config_of(
         validate: false,
         servers: servers_of(cluster),
         protocol: cluster.protocol,
+        batch: cluster.batch,
         membership,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)

@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use commitment::Protocol;
+use mds::BATCH_MAX;
 use serde::Deserialize;
 use toml::Spanned;
 use types::ShardId;
@@ -244,6 +245,18 @@ impl Reader<'_> {
         })
     }
 
+    /// How many operations of a directory servers agree on together; 1: each goes alone.
+    pub(super) fn batch(&self, value: Option<&Spanned<u64>>) -> Result<usize, ConfigError> {
+        let Some(value) = value else { return Ok(BATCH_MAX) };
+        match usize::try_from(*value.get_ref()) {
+            Ok(count) if (1..=BATCH_MAX).contains(&count) => Ok(count),
+            _ => {
+                let text = format!("key `server.commit_batch`: write 1 to {BATCH_MAX}");
+                Err(self.at(value.span(), text))
+            }
+        }
+    }
+
     /// Refuses a server without a place for content; `targets`: there are object targets.
     pub(super) fn refuse_without_zones(
         &self,
@@ -307,7 +320,7 @@ mds = 1
                 (&server.namespace[..], &server.servers()[..]),
                 (&addresses.map(str::to_owned)[..], &addresses.map(str::to_owned)[..])
             );
-            assert_eq!(server.protocol, Protocol::EarlyPrepare);
+            assert_eq!((server.protocol, server.batch), (Protocol::EarlyPrepare, BATCH_MAX));
         }
         let [zero, one] = &file.servers[..] else { panic!("{file:?}") };
         let ids = |server: &Cluster| server.data.iter().map(|(id, _)| id.0).collect::<Vec<_>>();
@@ -358,6 +371,8 @@ mds = 1
         let file = parse(one).unwrap();
         assert_eq!((file.is_several(), file.any().is_of_several()), (false, false));
         assert_eq!((&*file.any().listen, file.any().protocol), ("h:10821", Protocol::OnePhase));
+        let alone = parse(&format!("{one}[server]\ncommit_batch=1\n"));
+        assert_eq!(alone.unwrap().any().batch, 1);
     }
 
     #[test]
@@ -380,6 +395,8 @@ mds = 1
             ("mds = 1", "", " server 1 has no data zone: add a table [[data]]"),
             ("mds = 1", "mds = 1\nid = 1", "17: key `data.id`: 1 is used twice"),
             ("\"EP\"", "\"2PC\"", "3: key `server.commit_protocol`"),
+            ("\"EP\"", "\"EP\"\ncommit_batch = 0", "4: key `server.commit_batch`: write 1 to 64"),
+            ("\"EP\"", "\"EP\"\ncommit_batch = 65", "4: key `server.commit_batch`"),
             ("[[mds]]", "listen = \"a\"\n[[mds]]", "4: key `server.listen`"),
             ("[[mds]]", "standbys = [\"a\"]\n[[mds]]", "4: key `server.standbys`: with [[mds]]"),
             (

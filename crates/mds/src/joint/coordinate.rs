@@ -9,11 +9,13 @@ use proto::mds::{Op, OpReply, Principal};
 use proto::wire::{Bytes, Wire};
 use types::{ClientId, Fault, Ino, ShardId, Timestamp, Transno};
 
+use super::bounds;
 use super::drive::{apply, perform};
-use super::job::{Coordination, Ending, Job, Open, Share};
+use super::gather::gather;
+use super::job::{Answered, Coordination, Ending, Job, Open, Refusal, Share};
 use super::part::{Answer, Part};
 use crate::context::{Effects, OpContext, Waited};
-use crate::leases::{Glimpsed, glimpse};
+use crate::leases::{Glimpsed, Need, glimpse};
 use crate::ops;
 use crate::recovery::kept_results::{self, OutcomeRecord};
 use crate::server::Server;
@@ -28,6 +30,10 @@ pub struct Planned {
     pub waited: Waited,
     /// Inodes of this shard that it concerns.
     pub gates: Vec<Ino>,
+    /// What other clients have given up.
+    pub needs: Vec<Need>,
+    /// It goes without others.
+    pub is_alone: bool,
 }
 
 /// Whose request it is, and which operation of it.
@@ -72,13 +78,14 @@ impl Answers<'_> {
     }
 }
 
-/// Has all shards do their parts, or none.
-pub async fn coordinate(server: &Rc<Server>, asked: Coordinated<'_>, planned: Planned) -> Ending {
-    let mut shares: BTreeMap<ShardId, Vec<Part>> = BTreeMap::new();
-    for (shard, part) in planned.parts {
-        shares.entry(shard).or_default().push(part);
-    }
-    let workers: Vec<ShardId> = shares.keys().copied().collect();
+/// Has all shards do their parts, or none. Others that wait for the same gate may go with it.
+pub async fn coordinate(
+    server: &Rc<Server>,
+    asked: Coordinated<'_>,
+    mut planned: Planned,
+) -> Ending {
+    let shares = shares_of(std::mem::take(&mut planned.parts));
+    let workers: Vec<ShardId> = shares.iter().map(|share| ShardId(share.shard)).collect();
     // An operation that cannot begin holds no gates: its directory is open to all others meanwhile.
     let reached = |worker| server.joint.peers.get(worker).is_some_and(|peer| peer.is_reached());
     if !workers.iter().all(reached) {
@@ -95,30 +102,37 @@ pub async fn coordinate(server: &Rc<Server>, asked: Coordinated<'_>, planned: Pl
         time: planned.time,
         age: age.unwrap_or(planned.time),
         op: lean(op),
-        shares: shares.into_iter().map(|(shard, parts)| Share { shard: shard.0, parts }).collect(),
-        gates: planned.gates,
+        shares,
+        gates: planned.gates.clone(),
     };
-    let (now, gates) = (server.runtime.env.now(), it.gates.clone());
-    let job = Job::Coordinates { it };
+    let gathered = gather(server, it, &mut planned).await;
+    let job = Job::Coordinates { batch: gathered.batch.clone() };
     if job.to_bytes().len() > OPERATION_MAX {
         return Err(Fault::TooBig);
     }
-    let open = Rc::new(Open::new(job, planned.waited, now));
+    let open = Rc::new(Open::new(job, planned.waited, server.runtime.env.now()));
     let mut actions = Vec::new();
     let joint = &server.joint;
     let begun = joint.site.borrow_mut().begin(joint.protocol, workers, &mut actions);
     let Some(id) = begun else { return Err(Fault::Protocol) };
     joint.open.borrow_mut().insert(id, open.clone());
-    joint.close(&open, &gates);
-    let ended = open.ended.notified();
+    joint.close(&open, &planned.gates);
+    gathered.seat(&open);
     perform(server, actions);
-    ended.await;
-    let ending = open.ending.borrow_mut().take();
-    ending.unwrap_or(Err(Fault::Io))
+    open.ending(0).await
+}
+
+/// The parts by their shards.
+pub fn shares_of(parts: Vec<(ShardId, Part)>) -> Vec<Share> {
+    let mut shares: BTreeMap<ShardId, Vec<Part>> = BTreeMap::new();
+    for (shard, part) in parts {
+        shares.entry(shard).or_default().push(part);
+    }
+    shares.into_iter().map(|(shard, parts)| Share { shard: shard.0, parts }).collect()
 }
 
 /// The operation without what its execution does not use.
-fn lean(op: &Op) -> Op {
+pub fn lean(op: &Op) -> Op {
     let mut op = op.clone();
     if let Op::Create { node, .. } = &mut op {
         // Only directories are made on other shards.
@@ -127,58 +141,97 @@ fn lean(op: &Op) -> Op {
     op
 }
 
-/// COMMITTED of a coordinator: the operation's ordinary transaction.
+/// COMMITTED of a coordinator: one ordinary transaction of all operations of the batch, but for
+/// those that the worker has refused.
 pub async fn commit(
     server: &Rc<Server>,
     open: &Open,
-    it: &Coordination,
+    batch: &[Coordination],
     mut keep: impl FnMut(&mut Txn<'_>) -> Result<(), Stop>,
 ) -> Result<Transno, StoreError> {
-    let earlier = kept_results::decode(&it.record.0).unwrap_or_default();
-    let cost = ops::cost(&it.op).unwrap_or(Cost::STEP);
+    let cost = match batch {
+        [it] => ops::cost(&it.op).unwrap_or(Cost::STEP),
+        _ => bounds::cost(batch.len(), batch.iter().map(|it| it.to_bytes().len()).sum()),
+    };
     let cost = Cost { reserve: Reserve::Replay, ..cost };
-    let (mut effects, nothing) = (Effects::default(), OutcomeRecord::new());
     let (waited, answers) = (open.waited.take(), open.answers.borrow().clone());
+    let each: Vec<_> = (0..batch.len()).map(|nth| answers_to(&answers, nth)).collect();
+    let mut all = Vec::new();
     let ran = server.runtime.mfs.run(cost, |txn| {
-        let mut cx = OpContext {
-            server,
-            client: it.client,
-            principal: &it.principal,
-            now: it.time,
-            kept: &nothing,
-            replayed: None,
-            // Its needs are met: it holds the gates.
-            replay: true,
-            squashed: false,
-            waited: &waited,
-            joint: Some(Answers { of: &answers, shares: &it.shares }),
-            effects: Effects::default(),
-        };
-        let reply = ops::execute(&it.op, &mut cx, txn);
-        effects = cx.effects;
-        let reply = reply?;
-        if let Some(outcome) = &effects.outcome {
-            let mut record = earlier.clone();
-            record.push((it.index, outcome.clone()));
-            let bytes = kept_results::encode(&record);
-            // The client may have been evicted, or have left.
-            let known = txn.clients_from(it.client, 1)?;
-            if known.first().is_some_and(|(client, _)| *client == it.client) {
-                txn.set_reply(it.client, u32::from(it.slot), it.seq, &bytes)?;
-            }
+        all.clear();
+        for (it, answers) in batch.iter().zip(&each) {
+            all.push(match answers.values().find_map(|said| said.as_ref().err()) {
+                Some(&fault) => Err(fault),
+                None => Ok(apply_one(server, txn, (it, answers), &waited)?),
+            });
         }
-        keep(txn)?;
-        Ok(reply)
+        keep(txn)
     });
-    let ran: Result<(OpReply, Transno), StoreError> = ran.await;
+    let ran = ran.await;
     open.waited.replace(waited);
-    let (reply, transno) = ran?;
-    effects.grant_nothing();
-    let outcome = effects.outcome.take();
-    apply(server, it.client, effects, transno);
-    *open.ending.borrow_mut() = Some(Ok((reply, outcome, transno)));
+    let ((), transno) = ran?;
+    let mut endings = Vec::with_capacity(all.len());
+    for (it, applied) in batch.iter().zip(all) {
+        endings.push(Some(applied.map(|(reply, mut effects)| {
+            effects.grant_nothing();
+            let outcome = effects.outcome.take();
+            apply(server, it.client, effects, transno);
+            (reply, outcome, transno)
+        })));
+    }
+    server.joint.count(endings.len());
+    *open.endings.borrow_mut() = endings;
     open.is_decided.set(true);
     Ok(transno)
+}
+
+/// What the shards have answered to one operation of a batch.
+fn answers_to(
+    of: &BTreeMap<ShardId, Result<Vec<Answered>, Refusal>>,
+    nth: usize,
+) -> BTreeMap<ShardId, Answered> {
+    let answered = |said: &Result<Vec<Answered>, Refusal>| match said {
+        Ok(all) => all.get(nth).cloned().unwrap_or(Err(Fault::Protocol)),
+        Err(refusal) => Err(refusal.of(nth)),
+    };
+    of.iter().map(|(&shard, said)| (shard, answered(said))).collect()
+}
+
+/// Applies an operation on which all shards have agreed, and keeps its client's answer.
+fn apply_one(
+    server: &Server,
+    txn: &mut Txn<'_>,
+    (it, answers): (&Coordination, &BTreeMap<ShardId, Answered>),
+    waited: &Waited,
+) -> Result<(OpReply, Effects), Stop> {
+    const NOTHING_KEPT: &OutcomeRecord = &OutcomeRecord::new();
+    let mut cx = OpContext {
+        server,
+        client: it.client,
+        principal: &it.principal,
+        now: it.time,
+        kept: NOTHING_KEPT,
+        replayed: None,
+        // Its needs are met: it holds the gates.
+        replay: true,
+        squashed: false,
+        waited,
+        joint: Some(Answers { of: answers, shares: &it.shares }),
+        effects: Effects::default(),
+    };
+    let reply = ops::execute(&it.op, &mut cx, txn)?;
+    let effects = cx.effects;
+    if let Some(outcome) = &effects.outcome {
+        let mut record = kept_results::decode(&it.record.0).unwrap_or_default();
+        record.push((it.index, outcome.clone()));
+        let bytes = kept_results::encode(&record);
+        // The client may have been evicted, or have left.
+        let known = txn.clients_from(it.client, 1)?;
+        if known.first().is_some_and(|(client, _)| *client == it.client) {
+            txn.set_reply(it.client, u32::from(it.slot), it.seq, &bytes)?;
+        }
+    }
+    Ok((reply, effects))
 }
 
 /// Asks writers for size and times of the files that a plan wants to know.

@@ -9,9 +9,9 @@ use proto::mds::Letter;
 use proto::wire::{Reader, Wire};
 use types::{Duration, Epoch, Fault, Ino, ShardId, Transno};
 
-use super::job::{Asked, Job, Open, Share};
+use super::job::{Answered, Asked, Job, Open, Refusal};
 use super::part::{self, Answer, Part};
-use super::{ANSWER_PATIENCE, GATE_PATIENCE, OLDER_PATIENCE, ask, coordinate, letter};
+use super::{ANSWER_PATIENCE, GATE_PATIENCE, OLDER_PATIENCE, ask, bounds, coordinate, letter};
 use crate::context::{Effects, OpContext, Waited};
 use crate::leases::{HeldGates, NO_CLIENT, open_recalled, recall_behind};
 use crate::ops::SERVER_PRINCIPAL;
@@ -84,7 +84,10 @@ fn take_body(server: &Rc<Server>, envelope: &Envelope, body: &[u8]) -> Result<bo
             if let Some(it) = open.get(&envelope.id)
                 && !body.is_empty()
             {
-                let answers = Vec::<Answer>::get(&mut reader).map_err(|_| Fault::Protocol)?;
+                let answers = Vec::<Answered>::get(&mut reader).map_err(|_| Fault::Protocol)?;
+                if !it.job.borrow().takes(&answers) {
+                    return Err(Fault::Protocol);
+                }
                 let mut known = it.answers.borrow_mut();
                 // In two phases UPDATED may be late, and a worker knows more at PREPARED.
                 let is_known = matches!(known.get(&envelope.from), Some(Ok(_)));
@@ -95,8 +98,8 @@ fn take_body(server: &Rc<Server>, envelope: &Envelope, body: &[u8]) -> Result<bo
         }
         Message::Refused => {
             if let Some(it) = open.get(&envelope.id) {
-                let fault = Fault::get(&mut reader).unwrap_or(Fault::Busy);
-                it.answers.borrow_mut().insert(envelope.from, Err(fault));
+                let refusal = Refusal(Vec::get(&mut reader).unwrap_or_default());
+                it.answers.borrow_mut().insert(envelope.from, Err(refusal));
             }
         }
         _ => {}
@@ -180,31 +183,28 @@ async fn log(server: Rc<Server>, (id, record): (TxnId, Record), transno: Transno
 fn reply(open: &Open, outcome: Outcome) {
     if outcome == Outcome::Aborted {
         let answers = open.answers.borrow();
-        let refusal = answers.values().find_map(|answer| answer.as_ref().err().copied());
-        *open.ending.borrow_mut() = Some(Err(refusal.unwrap_or(Fault::Busy)));
+        let refusal = answers.values().find_map(|answer| answer.as_ref().err());
+        let refusal = refusal.cloned().unwrap_or_default();
+        let ended = |nth| Some(Err(refusal.of(nth)));
+        *open.endings.borrow_mut() = (0..open.job.borrow().operations()).map(ended).collect();
         open.is_decided.set(true);
     }
+    open.is_replied.set(true);
     open.ended.notify_all();
 }
 
 fn send(server: &Server, open: Option<&Open>, envelope: &Envelope) {
     let body = match (envelope.message, open) {
-        (Message::UpdateReq { .. }, Some(open)) => match &*open.job.borrow() {
-            Job::Coordinates { it } => {
-                let mine = |share: &&Share| share.shard == envelope.to.0;
-                let share = it.shares.iter().find(mine);
-                let asked = |share: &Share| Asked { age: it.age, parts: share.parts.clone() };
-                share.map(|share| asked(share).to_bytes()).unwrap_or_default()
-            }
-            _ => return,
+        (Message::UpdateReq { .. }, Some(open)) => match open.job.borrow().asks(envelope.to) {
+            Some(asked) => asked.to_bytes(),
+            None => return,
         },
         (Message::Updated | Message::Prepared | Message::Ask, Some(open)) => {
             open.own.borrow().to_bytes()
         }
-        (Message::Refused, _) => {
-            let fault = open.and_then(|open| open.refusal.get()).unwrap_or(Fault::Busy);
-            fault.to_bytes()
-        }
+        (Message::Refused, Some(open)) => open.refusal.borrow().0.to_bytes(),
+        // It is forgotten why.
+        (Message::Refused, None) => Refusal::default().0.to_bytes(),
         _ => Vec::new(),
     };
     if let Some(peer) = server.joint.peers.get(&envelope.to) {
@@ -222,8 +222,13 @@ enum Unwritten {
 
 /// Nobody relies on the operation yet: the machine refuses it.
 fn no_room(server: &Rc<Server>, open: &Open, (id, record): (TxnId, Record)) {
-    open.refusal.set(Some(Fault::NoSpace));
-    open.answers.borrow_mut().insert(server.runtime.shard, Err(Fault::NoSpace));
+    // What has no room together may have it one by one, so a batch is busy.
+    let refusal = match open.job.borrow().operations() {
+        1 => Refusal(vec![Fault::NoSpace]),
+        _ => Refusal::default(),
+    };
+    open.refusal.borrow_mut().clone_from(&refusal);
+    open.answers.borrow_mut().insert(server.runtime.shard, Err(refusal));
     let mut actions = Vec::new();
     server.joint.site.borrow_mut().no_room(id, record, &mut actions);
     perform(server, actions);
@@ -285,11 +290,17 @@ async fn note(
         }
         return Ok(wrote.1);
     }
+    let cost = Cost { reserve: Cost::STEP.reserve, ..cost_of(&asked.batch) };
     let mut prepared = Job::Works { asked: asked.clone(), gates, made, answers };
-    let wrote = server.runtime.mfs.run(Cost::STEP, |txn| {
+    let wrote = server.runtime.mfs.run(cost, |txn| {
         let Job::Works { made, answers, .. } = &mut prepared else { return Ok(()) };
         made.clear();
-        for (part, answer) in asked.parts.iter().zip(answers) {
+        // Of refused operations there are no answers.
+        let agreed = asked.batch.iter().zip(answers).filter_map(|(parts, said)| {
+            let said = said.as_mut().ok()?;
+            Some(parts.iter().zip(said))
+        });
+        for (part, answer) in agreed.flatten() {
             if let Some(ino) = part::prepare(txn, part)? {
                 // At once: the reaper may look for orphans just now.
                 server.orphans.hold(ino);
@@ -334,11 +345,12 @@ async fn commit(
 ) -> Result<Transno, StoreError> {
     let job = open.job.borrow().clone();
     match job {
-        Job::Coordinates { it } => {
-            coordinate::commit(server, open, &it, |txn| keep(txn, id, keeps, None)).await
+        Job::Coordinates { batch } => {
+            coordinate::commit(server, open, &batch, |txn| keep(txn, id, keeps, None)).await
         }
-        Job::Works { asked, made, .. } => {
-            let ran = run_parts(server, open, (&asked.parts, &made), |txn, answers| {
+        Job::Works { asked, made, answers, .. } => {
+            let batch = (&asked.batch[..], &answers[..]);
+            let ran = run_parts(server, open, batch, &made, |txn, answers| {
                 let worked = Job::Worked { answers: answers.to_vec() };
                 keep(txn, id, keeps, Some(&worked.to_bytes()))
             });
@@ -356,30 +368,38 @@ async fn commit(
     }
 }
 
-/// Runs parts as one transaction. Needs are met: the operation holds its gates.
+/// The worst case of the transaction that applies a worker's parts.
+fn cost_of(batch: &[Vec<Part>]) -> Cost {
+    match batch.len() {
+        0 | 1 => APPLY,
+        operations => {
+            let bytes = batch.iter().map(|parts| parts.to_bytes().len()).sum();
+            bounds::cost(operations, bytes)
+        }
+    }
+}
+
+/// Runs the parts of all operations that were not refused (`said`) as one transaction. Needs are
+/// met: the batch holds its gates.
 async fn run_parts(
     server: &Rc<Server>,
     open: &Open,
-    (parts, made): (&[Part], &[Ino]),
-    mut last: impl FnMut(&mut Txn<'_>, &[Answer]) -> Result<(), Stop>,
-) -> Result<(Vec<Answer>, Transno, Effects), StoreError> {
+    (batch, said): (&[Vec<Part>], &[Answered]),
+    made: &[Ino],
+    mut last: impl FnMut(&mut Txn<'_>, &[Answered]) -> Result<(), Stop>,
+) -> Result<(Vec<Answered>, Transno, Effects), StoreError> {
     let mut effects = Effects::default();
     let waited = open.waited.take();
-    let ran = server.runtime.mfs.run(APPLY, |txn| {
+    let ran = server.runtime.mfs.run(cost_of(batch), |txn| {
         let mut cx = context(server, &waited, true);
-        let mut answers = Vec::with_capacity(parts.len());
-        let (mut all, mut made) = (Ok(()), made.iter().copied());
-        for part in parts {
-            match part::execute(&mut cx, txn, part, &mut made) {
-                Ok(answer) => answers.push(answer),
-                Err(stop) => {
-                    all = Err(stop);
-                    break;
-                }
-            }
-        }
+        let mut made = made.iter().copied();
+        let each = batch.iter().zip(said).map(|(parts, said)| match said {
+            Ok(_) => part::execute_all(&mut cx, txn, parts, &mut made).map(Ok),
+            Err(refused) => Ok(Err(*refused)),
+        });
+        let answers: Result<Vec<Answered>, Stop> = each.collect();
         effects = cx.effects;
-        all?;
+        let answers = answers?;
         last(txn, &answers)?;
         Ok(answers)
     });
@@ -436,53 +456,39 @@ async fn plan(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
 async fn expire(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
     server.runtime.env.sleep(GATE_PATIENCE).await;
     if !open.is_planned.get() {
-        planned(&server, id, &open, Some(Fault::Busy));
+        planned(&server, id, &open, Some(Refusal::default()));
     }
 }
 
-fn planned(server: &Rc<Server>, id: TxnId, open: &Open, refusal: Option<Fault>) {
+fn planned(server: &Rc<Server>, id: TxnId, open: &Open, refusal: Option<Refusal>) {
     open.is_planned.set(true);
-    open.refusal.set(refusal);
+    let possible = refusal.is_none();
+    *open.refusal.borrow_mut() = refusal.unwrap_or_default();
     let mut actions = Vec::new();
-    server.joint.site.borrow_mut().planned(id, refusal.is_none(), &mut actions);
+    server.joint.site.borrow_mut().planned(id, possible, &mut actions);
     perform(server, actions);
 }
 
-async fn prepare(server: &Rc<Server>, open: &Rc<Open>) -> Result<(), Fault> {
+async fn prepare(server: &Rc<Server>, open: &Rc<Open>) -> Result<(), Refusal> {
     server.recovery.ended().await;
-    let Job::Works { asked, .. } = open.job.borrow().clone() else { return Err(Fault::Protocol) };
-    let parts = asked.parts;
+    let Job::Works { asked, .. } = open.job.borrow().clone() else {
+        return Err(Refusal::default());
+    };
+    let batch = asked.batch;
+    if !bounds::fits(server, batch.len(), batch.to_bytes().len()) {
+        return Err(Refusal::default());
+    }
     let mut waited = Waited::default();
     while !open.is_planned.get() {
-        let (mut effects, mut done) = (Effects::default(), None);
-        let tried = server.runtime.mfs.run(Cost::STEP, |txn| {
-            let mut cx = context(server, &waited, false);
-            let mut none = std::iter::empty();
-            let ran: Result<Vec<Answer>, Stop> =
-                parts.iter().map(|part| part::execute(&mut cx, txn, part, &mut none)).collect();
-            effects = cx.effects;
-            done = Some(ran?);
-            // Nothing of it is kept.
-            Err::<(), Stop>(Fault::Busy.into())
-        });
-        let fault = match tried.await {
-            Ok(_) => Fault::Protocol,
-            Err(error) => {
-                server.runtime.note_failure(&error, "planning a joint operation");
-                error.fault()
-            }
-        };
-        if done.is_none() && !effects.waits() {
-            // The refusal may tell of what is not durable yet.
-            let awaited = server.uncommitted.awaited(&effects.reads, NO_CLIENT);
-            drop(server.runtime.wait_durable(awaited).await);
-            return Err(fault);
-        }
+        let Tried { effects, done } = try_parts(server, &batch, &waited).await;
         let inos: Vec<_> = effects.needs.iter().map(|need| need.ino).collect();
         let held = waited.gates.as_ref().is_some_and(|gates| gates.cover(&inos));
         if let Some(found) = done
-            && (held || inos.is_empty())
+            && (held || inos.is_empty() || found.iter().all(Result::is_err))
         {
+            if let Some(refusal) = refused(server, &effects, &found).await {
+                return Err(refusal);
+            }
             server.joint.close(open, &inos);
             if let Job::Works { gates, answers, .. } = &mut *open.job.borrow_mut() {
                 *gates = inos;
@@ -499,12 +505,101 @@ async fn prepare(server: &Rc<Server>, open: &Rc<Open>) -> Result<(), Fault> {
         }
         waited.drop_gates();
         let asked = (NO_CLIENT, server.runtime.env.now());
-        waited.gates = Some(enter(server, open, inos).await?);
+        waited.gates = Some(enter(server, open, inos).await.map_err(|_| Refusal::default())?);
         let (leases, evictions) = (&server.leases, &*server.evictions);
         recall_behind(leases, evictions, asked, &effects.needs, None).await;
         waited.open_asked.extend(open_recalled(&effects.needs));
     }
-    Err(Fault::Busy)
+    Err(Refusal::default())
+}
+
+/// Why all operations are refused, if they are. What a refusal tells of is durable after that.
+async fn refused(server: &Server, effects: &Effects, found: &[Answered]) -> Option<Refusal> {
+    if found.iter().any(Result::is_err) {
+        let awaited = server.uncommitted.awaited(&effects.reads, NO_CLIENT);
+        drop(server.runtime.wait_durable(awaited).await);
+    }
+    let faults: Vec<Fault> = found.iter().filter_map(|said| said.as_ref().err().copied()).collect();
+    (faults.len() == found.len()).then_some(Refusal(faults))
+}
+
+/// What a worker's parts would do.
+struct Tried {
+    /// What they need.
+    effects: Effects,
+    /// What they would answer; `None`: something must be waited for.
+    done: Option<Vec<Answered>>,
+}
+
+/// Tries the parts of all operations as one transaction, of which nothing is kept. One that fails
+/// is left out, and the others are tried again without it.
+async fn try_parts(server: &Rc<Server>, batch: &[Vec<Part>], waited: &Waited) -> Tried {
+    let cost = Cost { reserve: Cost::STEP.reserve, ..cost_of(batch) };
+    let mut refused: Vec<Option<Fault>> = vec![None; batch.len()];
+    let mut reads = Vec::new();
+    loop {
+        let (mut effects, mut done, mut failed) = (Effects::default(), None, None);
+        let tried = server.runtime.mfs.run(cost, |txn| {
+            let mut cx = context(server, waited, false);
+            failed = None;
+            let ran = try_each(&mut cx, txn, (batch, &refused), &mut failed);
+            effects = cx.effects;
+            done = Some(ran?);
+            // Nothing of it is kept.
+            Err::<(), Stop>(Fault::Busy.into())
+        });
+        let fault = match tried.await {
+            Ok(_) => Fault::Protocol,
+            Err(error) => {
+                server.runtime.note_failure(&error, "planning a joint operation");
+                error.fault()
+            }
+        };
+        if done.is_none() && !effects.waits() {
+            reads.append(&mut effects.reads);
+            match failed {
+                Some(nth) => refused[nth] = Some(fault),
+                // It is not one of them that fails.
+                None => refused.fill(Some(fault)),
+            }
+            if !refused.contains(&None) {
+                done = Some(refused.iter().map(|it| Err(it.unwrap_or(fault))).collect());
+                return Tried { effects: Effects { reads, ..Effects::default() }, done };
+            }
+            continue;
+        }
+        effects.reads.append(&mut reads);
+        return Tried { effects, done };
+    }
+}
+
+/// Executes the parts of all operations but the refused ones. Those that have to wait change
+/// nothing, so the needs of all come together. `failed`: which one has ended it.
+fn try_each(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    (batch, refused): (&[Vec<Part>], &[Option<Fault>]),
+    failed: &mut Option<usize>,
+) -> Result<Vec<Answered>, Stop> {
+    let mut all = Vec::with_capacity(batch.len());
+    for (nth, (parts, refused)) in batch.iter().zip(refused).enumerate() {
+        if let Some(fault) = refused {
+            all.push(Err(*fault));
+            continue;
+        }
+        match part::execute_all(cx, txn, parts, &mut std::iter::empty()) {
+            Ok(answers) => all.push(Ok(answers)),
+            Err(Stop::Fault(fault)) if cx.effects.waits() => all.push(Err(fault)),
+            Err(stop) => {
+                *failed = matches!(stop, Stop::Fault(_)).then_some(nth);
+                return Err(stop);
+            }
+        }
+    }
+    match cx.effects.waits() {
+        true => Err(Fault::Busy.into()),
+        false => Ok(all),
+    }
 }
 
 /// Takes the gates of a part. It gives way to an older operation that has one of them, and may be

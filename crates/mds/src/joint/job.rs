@@ -1,5 +1,29 @@
-//! A joint operation that is not over: what its entry in the store keeps, and what the server has
-//! beside it.
+//! The bytes of an entry's operation, in the code of messages (PROTOCOLS.md). An entry has a
+//! *batch*: one operation, or several of one directory with the same worker. Each has its own
+//! request, its own answers, and its own end.
+//!
+//! | entry | id | fields |
+//! |---|---|---|
+//! | of a coordinator | 1 | sequence of *operations* |
+//! | of a worker that has not committed | 2 | age 12, sequence (by operation) of sequences of *parts*, gates, made inodes, sequence of *answers* |
+//! | of a worker that has committed (1PC) | 3 | sequence of *answers* |
+//!
+//! | *operation* | meaning |
+//! |---|---|
+//! | client 8, slot 2, seq 4, index 1 | whose request it is, and which operation of that |
+//! | record: bytes | kept outcomes of the request's earlier operations |
+//! | user 4, group 4, sequence of groups | on whose behalf it runs |
+//! | time 12, age 12 | its time, and when it was tried first |
+//! | operation | as in a request |
+//! | sequence of shares: shard 1, sequence of *parts* | what other shards do |
+//! | gates: sequence of inodes | what it holds at this shard |
+//!
+//! The *answers* to an operation are a flag and an answer to each of its parts, or a fault: the
+//! worker does none of it. An operation that is refused leaves the others of its batch alone.
+//!
+//! In letters, UPDATE REQ has the age and the parts, as an entry with id 2. UPDATED, PREPARED and
+//! ASK have the sequence of answers. REFUSED has a fault for each operation; those that it does
+//! not name are refused as busy.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,7 +49,7 @@ wire_struct! {
         pub parts: Vec<Part>,
     }
 
-    /// An operation that this shard coordinates.
+    /// An operation that this shard coordinates, by itself or in a batch.
     pub struct Coordination {
         /// Whose request it is.
         pub client: ClientId,
@@ -52,13 +76,16 @@ wire_struct! {
     }
 }
 
+/// What a worker answers to an operation: to each of its parts, or why it does none of them.
+pub type Answered = Result<Vec<Answer>, Fault>;
+
 wire_struct! {
     /// What a worker is asked for.
     pub struct Asked {
-        /// When the operation was tried first.
+        /// When the oldest operation of the batch was tried first.
         pub age: Timestamp,
-        /// The worker's parts.
-        pub parts: Vec<Part>,
+        /// The worker's parts, for each operation of the batch.
+        pub batch: Vec<Vec<Part>>,
     }
 }
 
@@ -66,12 +93,12 @@ wire_enum! {
     /// What an entry keeps beside its state.
     pub enum Job {
         /// The shard coordinates it.
-        Coordinates = 1 { it: Coordination, },
+        Coordinates = 1 { batch: Vec<Coordination>, },
         /// The shard is a worker, and has not committed. `made`: orphans that its parts need, made
         /// with PREPARED. `answers`: what it has answered.
-        Works = 2 { asked: Asked, gates: Vec<Ino>, made: Vec<Ino>, answers: Vec<Answer>, },
+        Works = 2 { asked: Asked, gates: Vec<Ino>, made: Vec<Ino>, answers: Vec<Answered>, },
         /// The shard is a worker that has committed (1PC).
-        Worked = 3 { answers: Vec<Answer>, },
+        Worked = 3 { answers: Vec<Answered>, },
     }
 }
 
@@ -81,15 +108,15 @@ wire_enum! {
 /// # Errors
 /// They are not those of a joint operation.
 pub fn changed_inodes(operation: &[u8]) -> Result<BTreeSet<Ino>, Malformed> {
-    let named = |parts: &[Part]| parts.iter().flat_map(Part::inodes).collect::<Vec<Ino>>();
-    let known = |answers: &[Answer]| answers.iter().flat_map(Answer::inodes).collect::<Vec<Ino>>();
-    Ok(match Job::of(operation)? {
-        Job::Coordinates { it } => it.shares.iter().flat_map(|share| named(&share.parts)).collect(),
-        Job::Works { asked, made, answers, .. } => {
-            named(&asked.parts).into_iter().chain(known(&answers)).chain(made).collect()
-        }
-        Job::Worked { answers } => known(&answers).into_iter().collect(),
-    })
+    let job = Job::of(operation)?;
+    let mut all: BTreeSet<Ino> = job.parts().flat_map(Part::inodes).collect();
+    if let Job::Works { answers, .. } | Job::Worked { answers } = &job {
+        all.extend(answers.iter().flatten().flatten().flat_map(Answer::inodes));
+    }
+    if let Job::Works { made, .. } = &job {
+        all.extend(made);
+    }
+    Ok(all)
 }
 
 impl Job {
@@ -108,29 +135,82 @@ impl Job {
 }
 
 impl Job {
-    /// When the operation was tried first; `None`: it holds nothing any more.
+    /// When its oldest operation was tried first; `None`: it holds nothing any more.
     pub fn age(&self) -> Option<Timestamp> {
         match self {
-            Job::Coordinates { it } => Some(it.age),
+            Job::Coordinates { batch } => batch.iter().map(|it| it.age).min(),
             Job::Works { asked, .. } => Some(asked.age),
             Job::Worked { .. } => None,
         }
     }
 
-    /// Does the operation give the directory `ino` another parent?
-    pub fn reparents(&self, ino: Ino) -> bool {
-        let moves = |part: &Part| matches!(part, Part::Move { it } if it.reparents(ino));
+    /// How many operations it has.
+    pub fn operations(&self) -> usize {
         match self {
-            Job::Coordinates { it } => it.shares.iter().any(|share| share.parts.iter().any(moves)),
-            Job::Works { asked, .. } => asked.parts.iter().any(moves),
-            Job::Worked { .. } => false,
+            Job::Coordinates { batch } => batch.len(),
+            Job::Works { asked, .. } => asked.batch.len(),
+            Job::Worked { answers } => answers.len(),
         }
+    }
+
+    /// Can these be a worker's answers? One for each operation.
+    pub fn takes(&self, answers: &[Answered]) -> bool {
+        !matches!(self, Job::Coordinates { batch } if batch.len() != answers.len())
+    }
+
+    /// Does one of its operations give the directory `ino` another parent?
+    pub fn reparents(&self, ino: Ino) -> bool {
+        self.parts().any(|part| matches!(part, Part::Move { it } if it.reparents(ino)))
+    }
+
+    /// Does this shard coordinate an operation of that request?
+    pub fn is_of(&self, client: ClientId, slot: u16, seq: u32) -> bool {
+        let is_of = |it: &Coordination| (it.client, it.slot, it.seq) == (client, slot, seq);
+        matches!(self, Job::Coordinates { batch } if batch.iter().any(is_of))
+    }
+
+    /// What a worker of it is asked for.
+    pub fn asks(&self, worker: ShardId) -> Option<Asked> {
+        let Job::Coordinates { batch } = self else { return None };
+        let of = |it: &Coordination| it.share_of(worker).map(|share| share.parts.clone());
+        let batch: Option<Vec<Vec<Part>>> = batch.iter().map(of).collect();
+        Some(Asked { age: self.age()?, batch: batch? })
+    }
+
+    /// All parts that it names.
+    fn parts(&self) -> Box<dyn Iterator<Item = &Part> + '_> {
+        match self {
+            Job::Coordinates { batch } => {
+                let shares = batch.iter().flat_map(|it| &it.shares);
+                Box::new(shares.flat_map(|share| &share.parts))
+            }
+            Job::Works { asked, .. } => Box::new(asked.batch.iter().flatten()),
+            Job::Worked { .. } => Box::new(std::iter::empty()),
+        }
+    }
+}
+
+impl Coordination {
+    /// What a worker has of it.
+    pub fn share_of(&self, worker: ShardId) -> Option<&Share> {
+        self.shares.iter().find(|share| share.shard == worker.0)
     }
 }
 
 /// How a coordinated operation ended: its reply, what is kept of it, and its transaction; or why
 /// nothing happened.
 pub type Ending = Result<(OpReply, Option<Outcome>, Transno), Fault>;
+
+/// Why a worker has refused each operation of a batch; of those that it does not name: it is busy.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Refusal(pub Vec<Fault>);
+
+impl Refusal {
+    /// Why it has refused an operation, by its number in the batch.
+    pub fn of(&self, nth: usize) -> Fault {
+        self.0.get(nth).copied().unwrap_or(Fault::Busy)
+    }
+}
 
 /// See the module.
 pub struct Open {
@@ -147,14 +227,17 @@ pub struct Open {
     pub queue: RefCell<VecDeque<Action>>,
     /// Somebody carries the queue out.
     pub is_running: Cell<bool>,
-    /// Of a coordinator: what workers have answered, or why one has refused.
-    pub answers: RefCell<BTreeMap<ShardId, Result<Vec<Answer>, Fault>>>,
+    /// Of a coordinator: what workers have answered to each operation, or why one has refused them
+    /// all.
+    pub answers: RefCell<BTreeMap<ShardId, Result<Vec<Answered>, Refusal>>>,
     /// Of a worker: its own answers.
-    pub own: RefCell<Vec<Answer>>,
+    pub own: RefCell<Vec<Answered>>,
     /// Of a worker: why it has refused.
-    pub refusal: Cell<Option<Fault>>,
-    /// Of a coordinator: how it ended. Its request waits for `ended`.
-    pub ending: RefCell<Option<Ending>>,
+    pub refusal: RefCell<Refusal>,
+    /// Of a coordinator: how each operation ended.
+    pub endings: RefCell<Vec<Option<Ending>>>,
+    /// Of a coordinator: the requests may be answered. They wait for `ended`.
+    pub is_replied: Cell<bool>,
     pub ended: Notify,
     /// Of a coordinator: it is applied, or never will be.
     pub is_decided: Cell<bool>,
@@ -178,13 +261,26 @@ impl Open {
             is_running: Cell::new(false),
             answers: RefCell::default(),
             own: RefCell::default(),
-            refusal: Cell::new(None),
-            ending: RefCell::default(),
+            refusal: RefCell::default(),
+            endings: RefCell::default(),
+            is_replied: Cell::new(false),
             ended: Notify::new(),
             is_decided: Cell::new(false),
             is_planned: Cell::new(false),
             is_suspected: Cell::new(false),
             since: Cell::new(now),
+        }
+    }
+
+    /// How an operation of the batch ended, by its number there, once its request may be answered.
+    pub async fn ending(&self, nth: usize) -> Ending {
+        loop {
+            let ended = self.ended.notified();
+            if self.is_replied.get() {
+                let ending = self.endings.borrow_mut().get_mut(nth).and_then(Option::take);
+                return ending.unwrap_or(Err(Fault::Io));
+            }
+            ended.await;
         }
     }
 }

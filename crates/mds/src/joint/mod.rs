@@ -10,6 +10,8 @@
 //! | `part` | what a worker does, and what it answers |
 //! | `job` | an open operation, as it is kept and as the server has it |
 //! | `coordinate` | a request that turns out to be joint |
+//! | `gather` | others that wait at the same gate, and go with it as a batch |
+//! | `bounds` | how much a batch may be |
 //! | `drive` | carries out what the machine asks for |
 //! | `peer` | the session with another server |
 //! | `recover` | after a restart |
@@ -22,8 +24,10 @@
 //! - its gates are held until the machine frees them, whatever becomes of its request.
 
 mod ask;
+mod bounds;
 mod coordinate;
 mod drive;
+mod gather;
 mod job;
 mod letter;
 mod part;
@@ -41,10 +45,13 @@ use types::{ClientId, Duration, HashMap, Ino, ShardId};
 
 use self::ask::Said;
 pub use self::ask::{Ask, Known, find_out};
+pub use self::bounds::BATCH_MAX;
 pub use self::coordinate::{Answers, Coordinated, Planned, coordinate};
 pub use self::drive::hear;
-pub use self::job::changed_inodes;
-use self::job::{Job, Open};
+use self::gather::Candidates;
+pub use self::gather::{Candidate, Seat, place};
+use self::job::Open;
+pub use self::job::{Ending, changed_inodes};
 pub use self::part::{Answer, Move, Moved, NewDirectory, Part};
 use self::peer::Peer;
 pub use self::peer::run;
@@ -64,8 +71,13 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(7);
 pub struct JointStatus {
     /// How two shards agree.
     pub protocol: &'static str,
-    /// Operations that are not over for this shard.
+    /// Joint operations that are not over for this shard, each a batch.
     pub open: u64,
+    /// Operations of clients that it has coordinated to their end since the server started, with
+    /// those that a worker has refused to a batch.
+    pub operations: u64,
+    /// Most operations in a batch.
+    pub batch: u64,
     /// What each protocol has cost since the server started.
     pub counts: [(&'static str, Counts); Protocol::ALL.len()],
     /// The other shards, with the epoch of the server that is reached; 0: none is.
@@ -87,7 +99,13 @@ pub struct Joint {
     asked: Cell<u64>,
     /// Directories that were placed in turn.
     turns: Cell<usize>,
+    /// Operations that a batch may take.
+    candidates: Candidates,
+    /// Operations that were applied, or refused in a batch.
+    operations: Cell<u64>,
     protocol: Protocol,
+    /// Most operations in a batch.
+    batch: usize,
 }
 
 impl Joint {
@@ -107,17 +125,17 @@ impl Joint {
             questions: RefCell::default(),
             asked: Cell::new(0),
             turns: Cell::new(0),
+            candidates: Candidates::default(),
+            operations: Cell::new(0),
             protocol: runtime.config.protocol,
+            batch: runtime.config.batch.min(BATCH_MAX),
         }
     }
 
     /// Waits until it is decided what becomes of a joint operation of this request, if there is
     /// one. A restart may have found it, and the client sends the request again.
     pub async fn settled(&self, client: ClientId, slot: u16, seq: u32) {
-        let is_of = |open: &Rc<Open>| match &*open.job.borrow() {
-            Job::Coordinates { it } => (it.client, it.slot, it.seq) == (client, slot, seq),
-            Job::Works { .. } | Job::Worked { .. } => false,
-        };
+        let is_of = |open: &Rc<Open>| open.job.borrow().is_of(client, slot, seq);
         loop {
             let changed = self.changed.notified();
             if !self.open.borrow().values().any(|open| is_of(open) && !open.is_decided.get()) {
@@ -168,6 +186,21 @@ impl Joint {
         })
     }
 
+    /// May operations that wait go together?
+    pub fn gathers(&self) -> bool {
+        self.has_peers() && self.batch > 1
+    }
+
+    /// Operations that wait for the gate of their directory.
+    pub fn candidates(&self) -> &Candidates {
+        &self.candidates
+    }
+
+    /// So many operations have ended.
+    fn count(&self, operations: usize) {
+        self.operations.set(self.operations.get() + operations as u64);
+    }
+
     /// Has the namespace other shards?
     pub fn has_peers(&self) -> bool {
         !self.peers.is_empty()
@@ -199,6 +232,8 @@ impl Joint {
         JointStatus {
             protocol: self.protocol.name(),
             open: self.open.borrow().len() as u64,
+            operations: self.operations.get(),
+            batch: self.batch as u64,
             counts: Protocol::ALL.map(|protocol| (protocol.name(), site.counts(protocol))),
             // A server that is not reached has epoch 0.
             peers: self

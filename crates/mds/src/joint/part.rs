@@ -197,6 +197,19 @@ pub fn execute(
     }
 }
 
+/// Runs all parts of an operation: see [`execute`].
+///
+/// # Errors
+/// As [`execute`], of the first that fails.
+pub fn execute_all(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    parts: &[Part],
+    made: &mut impl Iterator<Item = Ino>,
+) -> Result<Vec<Answer>, Stop> {
+    parts.iter().map(|part| execute(cx, txn, part, made)).collect()
+}
+
 fn make_directory(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,

@@ -73,7 +73,9 @@ fn will_be_decided(entry: &Entry) -> bool {
 /// What it holds until it is decided. Those of two undecided operations are different ones.
 fn gates_of(job: &Job, entry: &Entry) -> Vec<Ino> {
     match job {
-        Job::Coordinates { it } if will_be_decided(entry) => it.gates.clone(),
+        Job::Coordinates { batch } if will_be_decided(entry) => {
+            batch.iter().flat_map(|it| &it.gates).copied().collect()
+        }
         Job::Works { gates, made, .. } => gates.iter().chain(made).copied().collect(),
         Job::Coordinates { .. } | Job::Worked { .. } => Vec::new(),
     }

@@ -1,13 +1,16 @@
 //! Requests that concern other servers of the namespace.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use proto::mds::{Op, OpReply, SHARDS};
 use types::{Fault, Timestamp};
 
 use super::Execution;
 use crate::context::{Effects, Waited};
-use crate::joint::{self, Coordinated, Planned};
+use crate::joint::{self, Candidate, Coordinated, Ending, Planned, Seat};
+use crate::leases::{HeldGates, recall};
+use crate::recovery::kept_results;
 
 /// What an operation has to do with other shards.
 #[derive(Default)]
@@ -22,6 +25,12 @@ pub(super) struct Joining {
     pub(super) asked_in_vain: Cell<bool>,
     /// All shards have agreed on it.
     pub(super) was_joint: Cell<bool>,
+    /// The operation and its index, if another one that waits at its gate may take it with it.
+    gathered: Option<(u8, Rc<Op>)>,
+    /// The same, once it has waited.
+    candidate: RefCell<Option<Rc<Candidate>>>,
+    /// Another operation has taken it.
+    seat: RefCell<Option<Seat>>,
 }
 
 impl Execution {
@@ -42,23 +51,79 @@ impl Execution {
         }
     }
 
-    /// The attempt has found that the operation is joint. Is this its plan? Only if it holds its
-    /// gates: from then on nobody else changes what it has seen.
+    /// Has the attempt found that the operation is joint, and is this its plan? Only if it holds
+    /// its gates: from then on nobody else changes what it has seen.
     pub(super) fn is_planned(
         &mut self,
         effects: &mut Effects,
         waited: &mut Waited,
         time: Timestamp,
     ) -> bool {
-        let gates = effects.gates();
+        if effects.joint.is_none() {
+            return false;
+        }
+        let (gates, needs) = (effects.gates(), std::mem::take(&mut effects.needs));
         let held = waited.gates.as_ref().is_some_and(|held| held.cover(&gates));
         if held {
             let parts = effects.joint.take().unwrap_or_default();
-            self.joining.planned =
-                Some(Planned { parts, time, waited: std::mem::take(waited), gates });
+            let (waited, is_alone) = (std::mem::take(waited), self.joining.first_try.is_some());
+            self.joining.planned = Some(Planned { parts, time, waited, gates, needs, is_alone });
+        } else {
+            effects.needs = needs;
         }
         effects.missing = true;
         held
+    }
+
+    /// An operation begins.
+    pub(super) fn begin_joining(&mut self, index: usize, op: &Op) {
+        let may = self.server.joint.gathers()
+            && self.request.replay.is_none()
+            && self.kept_outcome(index).is_none()
+            && joint::place(op).is_some();
+        let gathered = may.then(|| (index as u8, Rc::new(op.clone())));
+        self.joining = Joining { gathered, ..Joining::default() };
+    }
+
+    /// Has another operation taken it?
+    pub(super) fn is_taken(&self) -> bool {
+        self.joining.seat.borrow().is_some()
+    }
+
+    /// Takes the gates of the needs and has other clients give way; `None`: meanwhile the operation
+    /// was taken into a batch.
+    pub(super) async fn enter(&self, effects: &Effects, waited: &Waited) -> Option<HeldGates> {
+        let (client, session) = (self.client(), Some(&*self.session));
+        let (leases, evictions) = (&self.server.leases, &*self.server.evictions);
+        let entered = recall(leases, evictions, client, &effects.needs, session);
+        let Some(candidate) = self.candidate(effects) else { return Some(entered.await) };
+        candidate.home.set(waited.home.get());
+        let waits = self.server.joint.candidates().wait(&candidate, entered).await;
+        waited.home.set(candidate.home.get());
+        match waits {
+            Ok(gates) => Some(gates),
+            Err(seat) => {
+                *self.joining.seat.borrow_mut() = Some(seat);
+                None
+            }
+        }
+    }
+
+    /// The operation, if it may be taken. It was not refused before, and waits for one gate only.
+    fn candidate(&self, effects: &Effects) -> Option<Rc<Candidate>> {
+        let (index, op) = self.joining.gathered.as_ref()?;
+        let (dir, _) = joint::place(op)?;
+        if self.joining.first_try.is_some() || effects.needs.iter().any(|need| need.ino != dir) {
+            return None;
+        }
+        let mut known = self.joining.candidate.borrow_mut();
+        let candidate = known.get_or_insert_with(|| {
+            let record = kept_results::encode(&self.record);
+            let of = (self.request.slot, self.request.seq, *index);
+            let principal = self.request.principal.clone();
+            Rc::new(Candidate::new(self.session.clone(), of, record, principal, op.clone()))
+        });
+        Some(candidate.clone())
     }
 
     /// Coordinates the operation, if it is joint. Must it be tried again?
@@ -68,11 +133,20 @@ impl Execution {
         index: usize,
         op: &Op,
     ) -> bool {
-        let Some(planned) = self.joining.planned.take() else {
-            return self.joining.asked_in_vain.take();
+        let seat = self.joining.seat.take();
+        let time = match (self.joining.planned.take(), seat) {
+            (Some(planned), _) => {
+                let time = planned.time;
+                *run = self.coordinate(index, op, planned).await;
+                time
+            }
+            (None, Some(seat)) => {
+                let ending = self.worker.away(seat.ending()).await;
+                *run = self.joined(index, ending);
+                seat.time
+            }
+            (None, None) => return self.joining.asked_in_vain.take(),
         };
-        let time = planned.time;
-        *run = self.coordinate(index, op, planned).await;
         self.joining.was_joint.set(run.is_ok());
         // The next try is as old as this one.
         self.joining.first_try.get_or_insert(time);
@@ -107,7 +181,13 @@ impl Execution {
             op,
         };
         let agreed = joint::coordinate(&self.server, asked, planned);
-        let (reply, outcome, transno) = self.worker.away(agreed).await?;
+        let ending = self.worker.away(agreed).await;
+        self.joined(index, ending)
+    }
+
+    /// A joint operation has ended.
+    fn joined(&mut self, index: usize, ending: Ending) -> Result<OpReply, Fault> {
+        let (reply, outcome, transno) = ending?;
         if let Some(outcome) = outcome {
             self.executed(index, &outcome, transno);
             self.record.push((index as u8, outcome));

@@ -151,6 +151,8 @@ fn add_joint(out: &mut Json, joint: &JointStatus) {
     out.open('{');
     out.text("protocol", joint.protocol);
     out.number("open", joint.open);
+    out.number("operations", joint.operations);
+    out.number("batch", joint.batch);
     out.list("peers", &joint.peers, |out, &(shard, epoch)| {
         out.open('{');
         out.number("server", u64::from(shard));

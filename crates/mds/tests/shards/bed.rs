@@ -1,6 +1,7 @@
 //! A simulated world with several servers, and clients that have a session with each.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::{Rc, Weak};
 
@@ -16,7 +17,7 @@ use proto::message::METADATA_SERVER;
 use proto::placement::ATTRIBUTE;
 use proto::slots::SlotClass;
 use proto::wire::Bytes;
-use redbud_mds::{Config, Mds as Server, PagPlace};
+use redbud_mds::{BATCH_MAX, Config, Introspection, JointStatus, Mds as Server, PagPlace};
 use session::client::{Call, Config as SessionConfig, Events, ReplayEntry, Session, Shared};
 use types::*;
 
@@ -31,6 +32,8 @@ pub struct Bed {
     pub log: Rc<RefCell<Vec<String>>>,
     pub protocol: Protocol,
     shards: u8,
+    batch: usize,
+    inside: Rc<RefCell<BTreeMap<u8, Introspection>>>,
 }
 
 /// Formats `shards` shards, starts their servers, runs `test`, and checks all of them.
@@ -38,6 +41,16 @@ pub fn run<F: Future<Output = ()>>(
     seed: u64,
     shards: u8,
     protocol: Protocol,
+    test: impl FnOnce(Bed) -> F,
+) {
+    run_in_batches(seed, shards, (protocol, BATCH_MAX), test);
+}
+
+/// The same with at most so many operations in a batch.
+pub fn run_in_batches<F: Future<Output = ()>>(
+    seed: u64,
+    shards: u8,
+    (protocol, batch): (Protocol, usize),
     test: impl FnOnce(Bed) -> F,
 ) {
     let world = SimWorld::new(seed);
@@ -69,7 +82,8 @@ pub fn run<F: Future<Output = ()>>(
             mfs.add_shards().await.unwrap();
             mfs.close().await.unwrap();
         }
-        let bed = Bed { world: inner, env, log: Rc::default(), protocol, shards };
+        let (log, inside) = (Rc::default(), Rc::default());
+        let bed = Bed { world: inner, env, log, protocol, shards, batch, inside };
         for shard in 0..shards {
             bed.start(shard).await;
         }
@@ -90,7 +104,8 @@ fn node(shard: u8) -> String {
 impl Bed {
     pub async fn start(&self, shard: u8) {
         let (env, log) = (self.world.node(&node(shard)), self.log.clone());
-        let (shards, protocol) = (self.shards, self.protocol);
+        let (shards, protocol, batch) = (self.shards, self.protocol, self.batch);
+        let inside = self.inside.clone();
         let (send, started) = oneshot();
         env.clone().spawn(async move {
             let disk = open_meta(&env, shard).await;
@@ -98,7 +113,7 @@ impl Bed {
             let mfs = Mfs::open(&env, &disk, options).await.unwrap();
             let mut config = Config::new("home", &format!("mds{shard}:1"));
             config.lease = LEASE;
-            config.protocol = protocol;
+            (config.protocol, config.batch) = (protocol, batch);
             config.pags = vec![PagPlace {
                 id: PagId(u16::from(shard)),
                 uuid: Uuid([100 + shard; 16]),
@@ -119,10 +134,16 @@ impl Bed {
                 log.borrow_mut().push(line);
             });
             let server = Server::start(env.clone(), mfs, config).await.unwrap();
+            inside.borrow_mut().insert(shard, server.introspection());
             send.send(());
             let _ = server.run(std::future::pending()).await;
         });
         started.await.expect("the server starts");
+    }
+
+    /// What the running server of a shard says of joint operations.
+    pub fn joint(&self, shard: u8) -> JointStatus {
+        self.inside.borrow()[&shard].joint()
     }
 
     pub fn kill(&self, shard: u8) {
@@ -242,6 +263,19 @@ impl Client {
 
     pub async fn mkdir(&self, dir: Ino, text: &str) -> Result<Ino, Fault> {
         self.make(dir, text, FileKind::Directory).await
+    }
+
+    /// As [`Client::mkdir`], by this user.
+    pub async fn mkdir_as(&self, uid: u32, dir: Ino, text: &str) -> Result<Ino, Fault> {
+        let session = &self.sessions[usize::from(dir.shard().0)];
+        let principal = Principal { uid, gid: uid, groups: Vec::new() };
+        let node = NewNode::plain(FileKind::Directory, 0o755, 0);
+        let ops = vec![Op::Create { dir, name: name(text), node, want: Rights::empty() }];
+        let call = Call { ops, principal, sync: false, class: SlotClass::Ordinary };
+        match session.call(call).await?.results[0].clone()? {
+            OpReply::Created { leased, .. } => Ok(leased.attr.ino),
+            reply => panic!("{reply:?}"),
+        }
     }
 
     pub async fn file(&self, dir: Ino, text: &str) -> Result<Ino, Fault> {

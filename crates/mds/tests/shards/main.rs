@@ -2,6 +2,7 @@
 //! kills of each at every moment.
 #![allow(missing_docs, reason = "a test program has no users")]
 
+mod batches;
 mod bed;
 mod crashes;
 mod moves;
