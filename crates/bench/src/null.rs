@@ -202,6 +202,7 @@ impl NullFs {
             mtime: now,
             ctime: now,
             btime: now,
+            spread: false,
             version: 0,
         };
         state.nodes.insert(ino, Node { attr, lookups: 0, content });

@@ -295,6 +295,7 @@ mod tests {
             mtime: time,
             ctime: time,
             btime: time,
+            spread: false,
             version: 1,
         }
     }

@@ -382,6 +382,7 @@ pub fn elsewhere(ino: Ino, kind: FileKind) -> Attr {
         mtime: time,
         ctime: time,
         btime: time,
+        spread: false,
         version: 0,
     }
 }

@@ -134,6 +134,7 @@ pub(crate) fn first_attr(ino: Ino) -> Attr {
         mtime: time,
         ctime: time,
         btime: time,
+        spread: false,
         version: 1,
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use types::limits::{BLOCK_U64, FILE_SIZE_MAX, PAGS_MAX};
-use types::{Ino, PagId, ShardId};
+use types::{Ino, Name, PagId, ShardId, name_hash};
 
 /// The attribute under which a server keeps the layout of a directory, and that of a file.
 pub const ATTRIBUTE: &[u8] = b"trusted.redbud.layout";
@@ -69,11 +69,34 @@ pub enum Home {
     Spread,
 }
 
+/// Do new files of a directory go to the metadata servers that their names choose? What is made in
+/// the directory does not inherit this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Spread {
+    /// As soon as there are many names in it.
+    #[default]
+    Auto,
+    /// They do.
+    On,
+    /// They go to the directory's own server.
+    Off,
+}
+
+/// The shard to which a name in a spread directory goes, among all shards of the namespace, in
+/// order. Without any it is
+/// the first.
+pub fn shard_of_name(name: &Name, shards: &[ShardId]) -> ShardId {
+    let nth = name_hash(name.as_bytes()) % shards.len().max(1) as u64;
+    shards.get(nth as usize).copied().unwrap_or_default()
+}
+
 /// The layout of a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
     /// Where new directories go.
     pub home: Home,
+    /// Where new files go.
+    pub spread: Spread,
     /// The policy.
     pub policy: Policy,
     /// The zones that may be used, in order; empty: all.
@@ -103,8 +126,10 @@ impl Layout {
         text.parse()
     }
 
-    /// What a new directory inherits, on the same server or on another one, whose zones are others.
+    /// What a new directory or file inherits, on the same server or on another one, whose zones are
+    /// others.
     pub fn of_child(mut self, is_elsewhere: bool) -> Layout {
+        self.spread = Spread::Auto;
         if self.home == Home::Spread {
             self.home = Home::Parent;
         }
@@ -112,6 +137,11 @@ impl Layout {
             self.zones.clear();
         }
         self
+    }
+
+    /// Do new files lie in objects?
+    pub fn is_objects(&self) -> bool {
+        matches!(self.policy, Policy::Objects { .. })
     }
 
     /// For block `at` of the file: the place of its zone among `zones` zones, and the block where
@@ -156,9 +186,14 @@ impl fmt::Display for Layout {
             write!(f, "{}{zone}", if nth == 0 { " zones=" } else { "," })?;
         }
         match self.home {
-            Home::Parent => Ok(()),
-            Home::Shard(shard) => write!(f, " mds={shard}"),
-            Home::Spread => f.write_str(" mds=spread"),
+            Home::Parent => {}
+            Home::Shard(shard) => write!(f, " mds={shard}")?,
+            Home::Spread => f.write_str(" mds=spread")?,
+        }
+        match self.spread {
+            Spread::Auto => Ok(()),
+            Spread::On => f.write_str(" spread=on"),
+            Spread::Off => f.write_str(" spread=off"),
         }
     }
 }
@@ -168,7 +203,7 @@ impl FromStr for Layout {
 
     fn from_str(text: &str) -> Result<Layout, BadLayout> {
         let (mut kind, mut part, mut width) = (Kind::FileRound, None, None);
-        let (mut zones, mut home) = (Vec::new(), Home::Parent);
+        let (mut zones, mut home, mut spread) = (Vec::new(), Home::Parent, Spread::Auto);
         for word in text.split_ascii_whitespace() {
             let (key, value) = word
                 .split_once('=')
@@ -179,9 +214,10 @@ impl FromStr for Layout {
                 "width" => width = Some(width_of(value)?),
                 "zones" => zones = zones_of(value)?,
                 "mds" => home = home_of(value)?,
+                "spread" => spread = spread_of(value)?,
                 _ => {
                     return Err(BadLayout(format!(
-                        "`{key}` is unknown: a layout has policy, part, width, zones and mds"
+                        "`{key}` is unknown: a layout has policy, part, width, zones, mds and spread"
                     )));
                 }
             }
@@ -199,7 +235,7 @@ impl FromStr for Layout {
             }
             Kind::FileRound => Policy::FileRound,
         };
-        Ok(Layout { home, policy, zones })
+        Ok(Layout { home, spread, policy, zones })
     }
 }
 
@@ -254,6 +290,15 @@ fn home_of(value: &str) -> Result<Home, BadLayout> {
         Err(_) => Err(BadLayout(format!(
             "mds `{value}` is none of parent, spread and the number of a metadata server"
         ))),
+    }
+}
+
+fn spread_of(value: &str) -> Result<Spread, BadLayout> {
+    match value {
+        "auto" => Ok(Spread::Auto),
+        "on" => Ok(Spread::On),
+        "off" => Ok(Spread::Off),
+        _ => Err(BadLayout(format!("spread `{value}` is none of auto, on and off"))),
     }
 }
 
@@ -380,6 +425,8 @@ mod tests {
             "policy=striping part=1048576",
             "policy=striping part=33554432 width=4 zones=1,2",
             "policy=objects part=1048576 width=4 zones=5",
+            "policy=fileround spread=on",
+            "policy=fileround zones=1 mds=spread spread=off",
         ] {
             let layout: Layout = text.parse().unwrap();
             assert_eq!(layout.to_string(), text);
@@ -409,12 +456,27 @@ mod tests {
             ("zones=3-1", "3-1"),
             ("zones=1024", "1024"),
             ("size=3", "size"),
+            ("spread=yes", "yes"),
             ("policy=striping part=é", "é"),
         ] {
             let error = text.parse::<Layout>().unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
         assert!(Layout::from_attribute(&[0xff]).is_err());
+    }
+
+    #[test]
+    fn names_choose_shards_for_ever() {
+        let shards = [ShardId(0), ShardId(1), ShardId(2)];
+        let chosen = |text: &str| shard_of_name(&Name::new(text.as_bytes()).unwrap(), &shards).0;
+        assert_eq!(["a", "b", "rank.0001", "rank.0002"].map(chosen), [2, 1, 2, 2]);
+        assert_eq!(shard_of_name(&Name::new(b"a").unwrap(), &[]), ShardId(0));
+    }
+
+    #[test]
+    fn what_is_made_in_a_spread_directory_is_not_spread() {
+        let layout: Layout = "policy=fileround spread=on".parse().unwrap();
+        assert_eq!(layout.of_child(false), Layout::default());
     }
 
     #[test]

@@ -520,10 +520,13 @@ impl Wire for Transno {
     }
 }
 
+/// Beside the kind in an inode's attributes: [`Attr::spread`].
+const SPREAD: u8 = 0x80;
+
 impl Wire for Attr {
     fn put(&self, out: &mut Vec<u8>) {
         self.ino.put(out);
-        self.kind.put(out);
+        out.push(self.kind as u8 | if self.spread { SPREAD } else { 0 });
         self.mode.put(out);
         for value in [self.nlink, self.uid, self.gid, self.rdev] {
             value.put(out);
@@ -536,9 +539,15 @@ impl Wire for Attr {
         self.version.put(out);
     }
     fn get(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (ino, byte) = (Wire::get(reader)?, u8::get(reader)?);
+        let kind = FileKind::from_u8(byte & !SPREAD).ok_or(Malformed("unknown kind of file"))?;
+        let spread = byte & SPREAD != 0;
+        if spread && kind != FileKind::Directory {
+            return Err(Malformed("spread, and no directory"));
+        }
         Ok(Attr {
-            ino: Wire::get(reader)?,
-            kind: Wire::get(reader)?,
+            ino,
+            kind,
             mode: Wire::get(reader)?,
             nlink: Wire::get(reader)?,
             uid: Wire::get(reader)?,
@@ -550,6 +559,7 @@ impl Wire for Attr {
             mtime: Wire::get(reader)?,
             ctime: Wire::get(reader)?,
             btime: Wire::get(reader)?,
+            spread,
             version: Wire::get(reader)?,
         })
     }

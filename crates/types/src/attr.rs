@@ -94,6 +94,8 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Birth.
     pub btime: Timestamp,
+    /// Of a directory: new files in it are spread over the metadata servers by their names.
+    pub spread: bool,
     /// Every change that the server applies to the inode raises it: of two replies about one
     /// inode, the one with the higher version is newer, whichever arrives first.
     pub version: u64,

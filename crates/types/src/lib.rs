@@ -26,7 +26,7 @@ pub use fault::Fault;
 pub use fs_name::{FS_NAME_MAX, check_fs_name};
 pub use ids::*;
 pub use map::{HashMap, HashSet};
-pub use name::Name;
+pub use name::{Name, name_hash};
 pub use plant::{Bug, planted};
 pub use range::{Ahead, BlockRange, HeldRange};
 pub use rights::Rights;

@@ -41,6 +41,20 @@ impl Name {
     }
 }
 
+/// The hash of a name, for ever: FNV-1a of its bytes with 64 bits, then mixed so that each bit
+/// depends on the whole name.
+pub fn name_hash(name: &[u8]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for &byte in name {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ hash >> 33
+}
+
 impl AsRef<[u8]> for Name {
     fn as_ref(&self) -> &[u8] {
         &self.0
@@ -62,6 +76,14 @@ impl fmt::Display for Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hashes_of_names_are_settled_and_even() {
+        assert_eq!(name_hash(b"file.0000001"), 0x0b7e_5fcf_d1eb_6b8b);
+        let mut counts = [0; 3];
+        (0..3000).for_each(|n| counts[(name_hash(format!("f.{n}").as_bytes()) % 3) as usize] += 1);
+        assert!(counts.iter().all(|count| (900..1100).contains(count)), "{counts:?}");
+    }
 
     #[test]
     fn only_legal_names_pass() {

@@ -96,6 +96,7 @@ fn attr() -> Attr {
         mtime: Timestamp::default(),
         ctime: Timestamp::default(),
         btime: Timestamp::default(),
+        spread: false,
         version: 0,
     }
 }

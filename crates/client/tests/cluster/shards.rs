@@ -236,6 +236,7 @@ fn elsewhere(ino: Ino, kind: FileKind) -> Attr {
         mtime,
         ctime,
         btime,
+        spread: false,
         version,
     }
 }

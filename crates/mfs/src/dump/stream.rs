@@ -379,6 +379,8 @@ impl Inode {
             mtime,
             ctime,
             btime,
+            // Loading it again decides that anew.
+            spread: false,
             version,
         };
         Some(Inode { parent, name, attr, target, xattrs })

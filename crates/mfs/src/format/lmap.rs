@@ -52,15 +52,7 @@ pub struct NameMapEntry {
 
 /// The hash of a name in a name map.
 pub fn hash_of(name: &[u8]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for &byte in name {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    hash ^= hash >> 33;
-    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
-    hash ^= hash >> 33;
-    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    hash ^ hash >> 33
+    types::name_hash(name)
 }
 
 /// The bucket of a hash in a map of `buckets` buckets, which is at least one.

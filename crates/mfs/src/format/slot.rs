@@ -29,6 +29,8 @@
 //! - repair clears flags that are damage. These are unknown flags, and two of those of content and
 //!   of an object record at once. Flags of content, layout blocks or an object record are damage
 //!   without the feature for them, and on an inode that is no regular file;
+//! - new files of a spread directory go to the shards that their names choose. The flag is for
+//!   directories, and needs the feature `shards`;
 //! - a link has only state, kind, name, number and `next_reuse`;
 //! - a slot carries no checksum: it is never copied without its block, whose header has one.
 //!
@@ -38,7 +40,7 @@
 //! | 1 | 1 | kind | of the inode: 1 regular file, 2 directory, 3 symlink, 4 character device, 5 block device, 6 named pipe, 7 socket |
 //! | 2 | 2 | next_reuse | reuse number of the next inode born here; 256 = retired |
 //! | 4 | 1 | name_len | 0: an inode without a name here (in the orphan directory) |
-//! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob, 4 content of block 0 in the tail, 8 in a blob, 16 layout blocks, 32 an object record in the tail |
+//! | 5 | 1 | flags | 1 xattrs in a blob, 2 symlink target in a blob, 4 content of block 0 in the tail, 8 in a blob, 16 layout blocks, 32 an object record in the tail, 64 a spread directory |
 //! | 6 | 2 | xattr_len | bytes of xattrs in the tail |
 //! | 8 | 8 | ino | number of the inode (or of the link's inode) |
 //! | 16 | 2 | mode | permission, set-id and sticky bits: 12 |
@@ -92,12 +94,14 @@ const FLAG_CONTENT: u8 = 4;
 const FLAG_CONTENT_BLOB: u8 = 8;
 const FLAG_LAYOUT: u8 = 16;
 const FLAG_OBJECT: u8 = 32;
+const FLAG_SPREAD: u8 = 64;
 const FLAGS: u8 = FLAG_XATTR_BLOB
     | FLAG_TARGET_BLOB
     | FLAG_CONTENT
     | FLAG_CONTENT_BLOB
     | FLAG_LAYOUT
-    | FLAG_OBJECT;
+    | FLAG_OBJECT
+    | FLAG_SPREAD;
 
 /// Segments that a directory counts as one fragment.
 pub const FRAGMENT: u64 = 16;
@@ -241,6 +245,9 @@ impl Slot {
         }
         if self.0[5] & !FLAGS != 0 {
             return Err("slot: unknown flags");
+        }
+        if self.is_spread() && (self.0[0] != 1 || self.kind() != FileKind::Directory) {
+            return Err("slot: spread, and no directory");
         }
         self.check_layout_blocks()?;
         let content = self.0[5] & (FLAG_CONTENT | FLAG_CONTENT_BLOB);
@@ -553,6 +560,11 @@ impl Slot {
         self.flag(FLAG_LAYOUT, !blocks.is_empty());
     }
 
+    /// Are new files of the directory spread over the shards?
+    pub fn is_spread(&self) -> bool {
+        self.0[5] & FLAG_SPREAD != 0
+    }
+
     /// The fragmentation count of a directory.
     pub fn fragments(&self) -> u32 {
         if self.kind() == FileKind::Directory { get_u32(&self.0, 68) } else { 0 }
@@ -700,6 +712,7 @@ impl Slot {
             mtime: time(1),
             ctime: time(2),
             btime: time(3),
+            spread: self.is_spread(),
             version: get_u64(&self.0, 104),
         }
     }
@@ -718,6 +731,7 @@ impl Slot {
     /// Replaces the attributes, number and kind included.
     pub fn set_attr(&mut self, attr: &Attr) {
         self.0[1] = attr.kind as u8;
+        self.flag(FLAG_SPREAD, attr.spread && attr.kind == FileKind::Directory);
         put_u64(&mut self.0, 8, attr.ino.0);
         put_u16(&mut self.0, 16, attr.mode);
         put_u32(&mut self.0, 20, attr.nlink);
@@ -777,6 +791,7 @@ mod tests {
             mtime: time(2),
             ctime: time(3),
             btime: time(4),
+            spread: false,
             version: u64::MAX,
         }
     }

@@ -521,6 +521,9 @@ impl Check {
         };
         self.report.counts.inodes += 1;
         self.xattrs(at, &slot).await?;
+        if attr.spread {
+            self.require_shards();
+        }
         match attr.kind {
             FileKind::Regular => {
                 seen.counted = slot.body();

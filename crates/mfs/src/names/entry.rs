@@ -46,11 +46,19 @@ impl Names<'_, '_> {
     /// # Errors
     /// `NotDirectory`, `NotFound` if `dir` is gone.
     pub fn is_empty(&mut self, dir: Ino) -> Result<bool, Stop> {
+        Ok(self.count(dir)? == 0)
+    }
+
+    /// The number of names in `dir`.
+    ///
+    /// # Errors
+    /// As [`Names::is_empty`].
+    pub fn count(&mut self, dir: Ino) -> Result<u64, Stop> {
         refuse_orphan_dir(dir)?;
         self.ensure_index(dir)?;
         match self.map_of(dir) {
-            Some(_) => Ok(self.names_mapped(dir)? == 0),
-            None => Ok(self.txn.volatile().names.is_empty(&self.txn.pending.names, dir)),
+            Some(_) => self.names_mapped(dir),
+            None => Ok(self.txn.volatile().names.count(&self.txn.pending.names, dir) as u64),
         }
     }
 
@@ -282,6 +290,7 @@ impl NewInode<'_> {
             mtime: self.mtime,
             ctime: self.ctime,
             btime: self.btime,
+            spread: false,
             version: 1,
         }
     }

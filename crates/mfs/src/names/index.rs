@@ -491,8 +491,8 @@ impl NameIndexes {
         out.into_iter().map(|entry| Position(entry as u32)).collect()
     }
 
-    /// Does `dir` have no name? The index must be complete.
-    pub fn is_empty(&self, pending: &PendingNames, dir: Ino) -> bool {
+    /// The names of `dir`. The index must be complete.
+    pub fn count(&self, pending: &PendingNames, dir: Ino) -> usize {
         let mut count = self.dirs.get(&dir).map_or(0, |index| index.names.len());
         for change in pending.of(dir) {
             match change {
@@ -502,7 +502,7 @@ impl NameIndexes {
                 _ => {}
             }
         }
-        count == 0
+        count
     }
 
     /// The lowest free slot of `dir` in these chunks. The index must be complete.

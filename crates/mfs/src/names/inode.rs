@@ -11,6 +11,7 @@ use crate::format::slot::Slot;
 use crate::trees::{INODES, ORPHANS};
 use engine::error::Stop;
 use engine::format::blob::BlobKind;
+use engine::format::features::Feature;
 
 /// The attributes of a new inode.
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +84,8 @@ impl Names<'_, '_> {
     }
 
     /// Sets the attributes of the inode `attr.ino`. The store keeps its own kind and blocks, and
-    /// the size of a directory. Content in the slot or a blob is cut to the new size. An inode
-    /// without links becomes an orphan, and counts no names on other shards any more.
+    /// the size of a directory, and spreads none without the feature `shards`. Content in the
+    /// slot or a blob is cut to the new size. An inode without links becomes an orphan, and counts no names on other shards any more.
     ///
     /// # Errors
     /// `Stale` if there is no such inode.
@@ -93,7 +94,8 @@ impl Names<'_, '_> {
         let (spot, mut slot) = self.locate_live(attr.ino)?;
         let old = slot.attr();
         let size = if old.kind == FileKind::Directory { old.size } else { attr.size };
-        slot.set_attr(&Attr { kind: old.kind, blocks: old.blocks, size, ..*attr });
+        let spread = attr.spread && self.txn.has_feature(Feature::SHARDS);
+        slot.set_attr(&Attr { kind: old.kind, blocks: old.blocks, size, spread, ..*attr });
         if size < old.size {
             self.txn.layouts().cut_content(&mut slot)?;
         }

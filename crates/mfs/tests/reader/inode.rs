@@ -2,7 +2,7 @@
 
 use crate::Image;
 use crate::device::{BLOB, Error, LAYOUT, big, damaged, u16_at, u32_at, u64_at};
-use crate::superblock::{INLINE_DATA, LAYOUT_BLOCKS, OBJECT_FILES};
+use crate::superblock::{INLINE_DATA, LAYOUT_BLOCKS, OBJECT_FILES, SHARDS};
 use crate::tree::SEGMENTS;
 
 /// States of a slot in use.
@@ -15,7 +15,8 @@ const CONTENT_IN_TAIL: u8 = 4;
 const CONTENT_IN_BLOB: u8 = 8;
 const LAYOUT_BLOCK: u8 = 16;
 const OBJECT: u8 = 32;
-const FLAGS: u8 = 63;
+const SPREAD: u8 = 64;
+const FLAGS: u8 = 127;
 /// Kinds of blobs, by what they hold of their owner (9).
 const XATTRS: u8 = 1;
 const TARGET: u8 = 2;
@@ -192,6 +193,10 @@ impl Image {
             return damaged(slot.block, "extended attributes are malformed");
         };
         inode.xattrs = xattrs;
+        let spread = slot.has(SPREAD);
+        if spread && (slot.kind() != Kind::Directory || !self.superblock.has(SHARDS)) {
+            return damaged(slot.block, "a spread directory that cannot be");
+        }
         match slot.kind() {
             Kind::Regular => self.body(slot, &mut inode)?,
             Kind::Symlink if slot.has(TARGET_IN_BLOB) => {

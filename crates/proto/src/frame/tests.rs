@@ -23,6 +23,7 @@ fn attr() -> Attr {
         mtime: time,
         ctime: time,
         btime: time,
+        spread: false,
         version: 9,
     }
 }

@@ -110,6 +110,7 @@ impl Cache {
             mtime: Timestamp::default(),
             ctime: Timestamp::default(),
             btime: Timestamp::default(),
+            spread: false,
             version: 0,
         };
         self.looked_up(&attr, 0, Instant::default(), Snapshot::default().accepted_always());

@@ -154,6 +154,7 @@ impl Record {
             mtime,
             ctime,
             btime,
+            spread: false,
             version: self.version,
         }
     }

@@ -169,6 +169,7 @@ impl Server {
             mtime: file.mtime,
             ctime: file.mtime,
             btime: Timestamp::default(),
+            spread: false,
             version: 0,
         }
     }

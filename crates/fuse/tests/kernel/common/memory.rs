@@ -71,6 +71,7 @@ impl State {
             mtime: now,
             ctime: now,
             btime: now,
+            spread: false,
             version: 0,
         };
         let node = Node {

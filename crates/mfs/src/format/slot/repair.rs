@@ -2,19 +2,22 @@
 
 use types::FileKind;
 
-use super::{FLAG_CONTENT, FLAG_CONTENT_BLOB, FLAG_LAYOUT, FLAG_OBJECT, FLAGS};
+use super::{FLAG_CONTENT, FLAG_CONTENT_BLOB, FLAG_LAYOUT, FLAG_OBJECT, FLAG_SPREAD, FLAGS};
 use super::{Slot, SlotState, layout_words};
 use crate::format::object::ObjectRecord;
 use engine::format::block::get_u64;
 
 impl Slot {
-    /// Clears unknown flags; `true` if there were any.
+    /// Clears unknown flags, and that of a spread directory on anything else; `true` if there were
+    /// any.
     pub(crate) fn clear_unknown_flags(&mut self) -> bool {
-        let unknown = self.state() != SlotState::Empty && self.0[5] & !FLAGS != 0;
-        if unknown {
-            self.flag(!FLAGS, false);
+        let directory = self.state() == SlotState::Inode && self.kind() == FileKind::Directory;
+        let senseless = if directory { !FLAGS } else { !FLAGS | FLAG_SPREAD };
+        let found = self.state() != SlotState::Empty && self.0[5] & senseless != 0;
+        if found {
+            self.flag(senseless, false);
         }
-        unknown
+        found
     }
 
     /// Clears impossible flags of content; `known` says whether the file system has the feature for
