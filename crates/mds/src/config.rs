@@ -19,6 +19,10 @@ use crate::observer::Observer;
 /// Default rate of a scrub in bytes a second, low enough not to disturb a disk's other users.
 pub const SCRUB_RATE: u64 = 16 << 20;
 
+/// Default of [`Config::spread_at`]: 99.99 % of directories have fewer than 8,000 names (004
+/// §IV.C), and need no other server.
+pub const SPREAD_AT: u64 = 50_000;
+
 /// A data zone, and the path under which clients and the server find its device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PagPlace {
@@ -74,6 +78,8 @@ pub struct Config {
     pub own_host: String,
     /// All metadata servers of the namespace, this one included; empty: it is the only one.
     pub servers: Vec<ServerInfo>,
+    /// Names at which a directory is spread over the shards, unless its layout says otherwise.
+    pub spread_at: u64,
     /// How shards agree on an operation. One phase is for two of them: more agree by early
     /// prepare.
     pub protocol: Protocol,
@@ -112,6 +118,7 @@ impl Config {
             fences: Vec::new(),
             own_host: String::new(),
             servers: Vec::new(),
+            spread_at: SPREAD_AT,
             protocol: Protocol::OnePhase,
             batch: BATCH_MAX,
             guards: Guards::ALL,

@@ -62,7 +62,7 @@ mod workers;
 mod zone_files;
 
 pub use administration::Control;
-pub use config::{Config, Log, MembershipReport, PagPlace, SCRUB_RATE};
+pub use config::{Config, Log, MembershipReport, PagPlace, SCRUB_RATE, SPREAD_AT};
 pub use error::ServeError;
 pub use introspection::{Introspection, Lease, SessionStanding};
 pub use joint::{BATCH_MAX, JointStatus, changed_inodes};

@@ -12,6 +12,7 @@ use types::{ClientId, Fault, Ino, ShardId, Timestamp, Transno};
 use super::bounds;
 use super::drive::{apply, perform};
 use super::gather::gather;
+use super::guest;
 use super::job::{Answered, Coordination, Ending, Job, Open, Refusal, Share};
 use super::part::{Answer, Part};
 use crate::context::{Effects, OpContext, Waited};
@@ -104,6 +105,7 @@ pub async fn coordinate(
         op: lean(op),
         shares,
         gates: planned.gates.clone(),
+        made: None,
     };
     let gathered = gather(server, it, &mut planned).await;
     let job = Job::Coordinates { batch: gathered.batch.clone() };
@@ -111,6 +113,7 @@ pub async fn coordinate(
         return Err(Fault::TooBig);
     }
     let open = Rc::new(Open::new(job, planned.waited, server.runtime.env.now()));
+    open.is_asked.set(true);
     let mut actions = Vec::new();
     let joint = &server.joint;
     let begun = joint.site.borrow_mut().begin(joint.protocol, workers, &mut actions);
@@ -168,12 +171,19 @@ pub async fn commit(
         keep(txn)
     });
     let ran = ran.await;
+    if ran.is_ok() {
+        for (it, applied) in batch.iter().zip(&mut all) {
+            if let Ok((reply, effects)) = applied {
+                guest::committed(server, open, (it, &waited), effects, reply);
+            }
+        }
+    }
     open.waited.replace(waited);
     let ((), transno) = ran?;
+    guest::settled(server, open, &all.iter().map(Result::is_ok).collect::<Vec<_>>());
     let mut endings = Vec::with_capacity(all.len());
     for (it, applied) in batch.iter().zip(all) {
         endings.push(Some(applied.map(|(reply, mut effects)| {
-            effects.grant_nothing();
             let outcome = effects.outcome.take();
             apply(server, it.client, effects, transno);
             (reply, outcome, transno)

@@ -11,7 +11,9 @@ use types::{Duration, Epoch, Fault, Ino, ShardId, Transno};
 
 use super::job::{Answered, Asked, Job, Open, Refusal};
 use super::part::{self, Answer, Part};
-use super::{ANSWER_PATIENCE, GATE_PATIENCE, OLDER_PATIENCE, ask, bounds, coordinate, letter};
+use super::{
+    ANSWER_PATIENCE, GATE_PATIENCE, OLDER_PATIENCE, ask, bounds, coordinate, guest, letter,
+};
 use crate::context::{Effects, OpContext, Waited};
 use crate::leases::{HeldGates, NO_CLIENT, open_recalled, recall_behind};
 use crate::ops::SERVER_PRINCIPAL;
@@ -24,7 +26,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Pause between two looks for operations that have waited for too long.
 const TICK: Duration = Duration::from_millis(500);
 /// A part may take what removals may: its shard has promised it.
-const APPLY: Cost = Cost { reserve: Reserve::Replay, ..Cost::STEP };
+pub const APPLY: Cost = Cost { reserve: Reserve::Replay, ..Cost::STEP };
 
 /// Another shard has this epoch, and can be reached.
 pub fn reached(server: &Rc<Server>, shard: ShardId, epoch: Epoch) {
@@ -278,10 +280,16 @@ async fn note(
     keeps: Option<&Entry>,
 ) -> Result<Transno, StoreError> {
     let job = open.job.borrow().clone();
-    let Job::Works { asked, gates, made, answers } = job else {
-        let bytes = job.to_bytes();
-        let wrote = server.runtime.mfs.run(APPLY, |txn| keep(txn, id, keeps, Some(&bytes)));
-        return Ok(wrote.await?.1);
+    let (asked, gates, made, answers) = match job {
+        Job::Works { asked, gates, made, answers } => (asked, gates, made, answers),
+        Job::Coordinates { batch } => {
+            return guest::note(server, open, batch, (id, record), keeps).await;
+        }
+        Job::Worked { .. } => {
+            let bytes = job.to_bytes();
+            let wrote = server.runtime.mfs.run(APPLY, |txn| keep(txn, id, keeps, Some(&bytes)));
+            return Ok(wrote.await?.1);
+        }
     };
     if record != Record::Prepared {
         let wrote = server.runtime.mfs.run(APPLY, |txn| keep(txn, id, keeps, None)).await?;
@@ -324,7 +332,8 @@ async fn note(
     Ok(transno)
 }
 
-fn keep(
+/// Writes what the shard keeps of an operation.
+pub fn keep(
     txn: &mut Txn<'_>,
     id: TxnId,
     keeps: Option<&Entry>,
@@ -612,7 +621,7 @@ async fn enter(server: &Server, open: &Rc<Open>, inos: Vec<Ino>) -> Result<HeldG
         if let Some(gates) = entered {
             return Ok(gates);
         }
-        if server.joint.is_behind_an_older(open, &inos) {
+        if open.may_block_an_older() && server.joint.is_behind_an_older(open, &inos) {
             break;
         }
     }

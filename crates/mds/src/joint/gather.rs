@@ -303,5 +303,6 @@ async fn plan(
         op: lean(&candidate.op),
         shares,
         gates,
+        made: None,
     })
 }

@@ -17,6 +17,7 @@
 //! | operation | as in a request |
 //! | sequence of shares: shard 1, sequence of *parts* | what other shards do |
 //! | gates: sequence of inodes | what it holds at this shard |
+//! | made: optional inode | that of a new file which has no link yet |
 //!
 //! The *answers* to an operation are a flag and an answer to each of its parts, or a fault: the
 //! worker does none of it. An operation that is refused leaves the others of its batch alone.
@@ -73,6 +74,8 @@ wire_struct! {
         pub shares: Vec<Share>,
         /// Inodes of this shard whose gates it holds.
         pub gates: Vec<Ino>,
+        /// The inode of a new file that has no link yet.
+        pub made: Option<Ino>,
     }
 }
 
@@ -239,6 +242,8 @@ pub struct Open {
     /// Of a coordinator: the requests may be answered. They wait for `ended`.
     pub is_replied: Cell<bool>,
     pub ended: Notify,
+    /// Of a coordinator: its request waits for it. Not so if a restart has found it.
+    pub is_asked: Cell<bool>,
     /// Of a coordinator: it is applied, or never will be.
     pub is_decided: Cell<bool>,
     /// Of a worker: its plan is made, or refused.
@@ -250,6 +255,16 @@ pub struct Open {
 }
 
 impl Open {
+    /// May a part of it wait here, and its coordinator hold a gate that an older one waits for? The
+    /// coordinator of a new file holds only that file's.
+    pub fn may_block_an_older(&self) -> bool {
+        let adds = |part: &Part| matches!(part, Part::AddFile { .. });
+        match &*self.job.borrow() {
+            Job::Works { asked, .. } => !asked.batch.iter().flatten().all(adds),
+            Job::Coordinates { .. } | Job::Worked { .. } => true,
+        }
+    }
+
     pub fn new(job: Job, waited: Waited, now: Instant) -> Open {
         Open {
             job: RefCell::new(job),
@@ -265,6 +280,7 @@ impl Open {
             endings: RefCell::default(),
             is_replied: Cell::new(false),
             ended: Notify::new(),
+            is_asked: Cell::new(false),
             is_decided: Cell::new(false),
             is_planned: Cell::new(false),
             is_suspected: Cell::new(false),

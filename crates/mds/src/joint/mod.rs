@@ -12,6 +12,7 @@
 //! | `coordinate` | a request that turns out to be joint |
 //! | `gather` | others that wait at the same gate, and go with it as a batch |
 //! | `bounds` | how much a batch may be |
+//! | `guest` | the inode of a file whose name another shard gets |
 //! | `drive` | carries out what the machine asks for |
 //! | `peer` | the session with another server |
 //! | `recover` | after a restart |
@@ -20,7 +21,7 @@
 //! Invariants:
 //! - the actions of one operation are carried out one after the other, in the machine's order;
 //! - before COMMITTED the store has nothing of an operation but its entry, and the orphans that
-//!   PREPARED makes of new directories;
+//!   PREPARED makes of new directories, and STARTED of new files;
 //! - its gates are held until the machine frees them, whatever becomes of its request.
 
 mod ask;
@@ -28,6 +29,7 @@ mod bounds;
 mod coordinate;
 mod drive;
 mod gather;
+mod guest;
 mod job;
 mod letter;
 mod part;
@@ -52,7 +54,7 @@ use self::gather::Candidates;
 pub use self::gather::{Candidate, Seat, place};
 use self::job::Open;
 pub use self::job::{Ending, changed_inodes};
-pub use self::part::{Answer, Move, Moved, NewDirectory, Part};
+pub use self::part::{Answer, Move, Moved, NewDirectory, NewFile, Part};
 use self::peer::Peer;
 pub use self::peer::run;
 pub use self::recover::recover;

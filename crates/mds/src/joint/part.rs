@@ -17,6 +17,7 @@ use crate::context::OpContext;
 use crate::leases::NO_CLIENT;
 use crate::ops::remove::need_target;
 use crate::ops::rename::relocate;
+use crate::ops::spread;
 use crate::uncommitted::MetaItem;
 
 wire_struct! {
@@ -34,6 +35,22 @@ wire_struct! {
         pub client: ClientId,
         /// What it inherits: names and values.
         pub xattrs: Vec<(Bytes, Bytes)>,
+    }
+
+    /// A new file whose inode the coordinator makes.
+    pub struct NewFile {
+        /// Permission bits, before the umask.
+        pub mode: u16,
+        /// The caller's umask.
+        pub umask: u16,
+        /// Owner.
+        pub uid: u32,
+        /// The caller's group.
+        pub gid: u32,
+        /// When it is made.
+        pub time: Timestamp,
+        /// The client that makes it.
+        pub client: ClientId,
     }
 }
 
@@ -87,6 +104,8 @@ wire_enum! {
         GainName = 4 { ino: Ino, time: Timestamp, },
         /// The share of a rename. Answer `Moved`.
         Move = 6 { it: Move, },
+        /// A new file of the coordinator gets its name here. Answer `Added`.
+        AddFile = 7 { dir: Ino, name: Name, ino: Ino, node: NewFile, },
     }
 }
 
@@ -101,6 +120,9 @@ wire_enum! {
         Changed = 3 { attr: Attr, },
         /// What the shard has of a rename, after it.
         Moved = 5 { it: Moved, },
+        /// The new file `ino` has its name. The directory's attributes after that, and what the
+        /// file inherits from it: names and values.
+        Added = 6 { ino: Ino, dir: Attr, mode: u16, gid: u32, xattrs: Vec<(Bytes, Bytes)>, },
     }
 }
 
@@ -156,7 +178,8 @@ impl Part {
             Part::MakeDirectory { .. } => Vec::new(),
             Part::RemoveDirectory { ino, .. }
             | Part::LoseName { ino, .. }
-            | Part::GainName { ino, .. } => vec![*ino],
+            | Part::GainName { ino, .. }
+            | Part::AddFile { ino, .. } => vec![*ino],
             Part::Move { it } => {
                 it.over.iter().map(|(over, _)| *over).chain(std::iter::once(it.ino)).collect()
             }
@@ -169,7 +192,7 @@ impl Answer {
     pub fn inodes(&self) -> Vec<Ino> {
         match self {
             Answer::Done {} => Vec::new(),
-            Answer::Made { ino } => vec![*ino],
+            Answer::Made { ino } | Answer::Added { ino, .. } => vec![*ino],
             Answer::Changed { attr } => vec![attr.ino],
             Answer::Moved { it } => it.moved.iter().chain(&it.over).map(|attr| attr.ino).collect(),
         }
@@ -194,6 +217,9 @@ pub fn execute(
         Part::Move { it } => Ok(Answer::Moved { it: relocate::share(cx, txn, it)? }),
         Part::LoseName { ino, time } => change_names(cx, txn, *ino, *time, false),
         Part::GainName { ino, time } => change_names(cx, txn, *ino, *time, true),
+        Part::AddFile { dir, name, ino, node } => {
+            spread::add_file(cx, txn, (*dir, name), *ino, node)
+        }
     }
 }
 
@@ -247,6 +273,7 @@ pub fn prepare(txn: &mut Txn<'_>, part: &Part) -> Result<Option<Ino>, Stop> {
         Part::RemoveDirectory { .. }
         | Part::LoseName { .. }
         | Part::GainName { .. }
+        | Part::AddFile { .. }
         | Part::Move { .. } => Ok(None),
     }
 }

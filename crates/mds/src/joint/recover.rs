@@ -27,13 +27,20 @@ pub async fn recover(server: &Rc<Server>) -> Result<(), StoreError> {
     for (&id, entry) in &entries {
         let (kept, _) = runtime.mfs.run(Cost::READ, |txn| txn.intents().get(id)).await?;
         let bytes = kept.map(|(_, bytes)| bytes).unwrap_or_default();
-        let Ok(job) = Job::of(&bytes) else {
+        let Ok(mut job) = Job::of(&bytes) else {
             runtime.log(&format!(
                 "the entry of joint operation {id} is damaged; check the metadata zone by \
                  `redbud fsck`"
             ));
             return Err(StoreError::Fault(Fault::Corrupt));
         };
+        if let Job::Coordinates { batch } = &mut job {
+            for it in batch {
+                // Otherwise it has its link, or is an orphan as others are.
+                it.made.take_if(|_| !will_be_decided(entry));
+                it.made.iter().for_each(|&ino| server.orphans.hold(ino));
+            }
+        }
         let mut waited = Waited::default();
         let inos = gates_of(&job, entry);
         if !inos.is_empty() {
@@ -74,7 +81,7 @@ fn will_be_decided(entry: &Entry) -> bool {
 fn gates_of(job: &Job, entry: &Entry) -> Vec<Ino> {
     match job {
         Job::Coordinates { batch } if will_be_decided(entry) => {
-            batch.iter().flat_map(|it| &it.gates).copied().collect()
+            batch.iter().flat_map(|it| it.gates.iter().chain(&it.made)).copied().collect()
         }
         Job::Works { gates, made, .. } => gates.iter().chain(made).copied().collect(),
         Job::Coordinates { .. } | Job::Worked { .. } => Vec::new(),

@@ -7,7 +7,7 @@ use proto::wire::Bytes;
 use types::{Attr, Fault, FileKind, Ino, Name, Rights, ShardId};
 
 use super::acl::{self, Acl};
-use super::permission;
+use super::{permission, spread};
 use crate::context::{OpContext, elsewhere};
 use crate::joint::{Answer, NewDirectory, Part};
 use crate::recovery::kept_results::Outcome;
@@ -29,7 +29,7 @@ pub fn create(
     cx.effects.reads.push(item.clone());
     cx.need(dir, Rights::NAMES | Rights::ATTR);
     cx.ready()?;
-    let inherited = Inherited::new(cx, txn, &dir_attr, node)?.or_as_answered(cx);
+    let inherited = Inherited::new(txn, &dir_attr, node, cx.principal.gid)?.or_as_answered(cx);
     if node.kind == FileKind::Directory
         && let Some(ino) = make_elsewhere(cx, txn, (dir, name), &inherited)?
     {
@@ -50,6 +50,7 @@ pub fn create(
         dir_attr.nlink += 1;
         cx.effects.changes.push(MetaItem::Attr(dir));
     }
+    dir_attr.spread = spread::is_wanted(cx, txn, &dir_attr, inherited.layout())?;
     cx.touch_dir(txn, &mut dir_attr)?;
     cx.effects.reads.push(MetaItem::Attr(dir));
     cx.effects.changes.extend([item, MetaItem::Names(dir)]);
@@ -104,7 +105,7 @@ pub fn create_orphan(
     if node.kind != FileKind::Regular {
         return Err(Fault::Invalid.into());
     }
-    let mut inherited = Inherited::new(cx, txn, &dir_attr, node)?;
+    let mut inherited = Inherited::new(txn, &dir_attr, node, cx.principal.gid)?;
     if let Some(placement) = placement {
         super::xattr::check_layout(cx, txn, placement)?;
         inherited.layout = Some(placement.to_vec()).filter(|text| !text.is_empty());
@@ -138,7 +139,7 @@ pub fn whiteout(
         symlink: Bytes::default(),
     };
     let dir_attr = cx.dir(txn, dir)?;
-    let mut inherited = Inherited::new(cx, txn, &dir_attr, &node)?;
+    let mut inherited = Inherited::new(txn, &dir_attr, &node, cx.principal.gid)?;
     if let Some(given) = given {
         inherited = Inherited { mode: given.mode, gid: given.gid, ..inherited };
     }
@@ -199,7 +200,11 @@ fn replayed_ino(cx: &OpContext<'_>) -> Option<Ino> {
     }
 }
 
-fn created(
+/// The reply to the creation of `ino`, of this shard, in `dir`. The client gets what it wants.
+///
+/// # Errors
+/// As [`OpContext::attr`].
+pub fn created(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     ino: Ino,
@@ -248,7 +253,7 @@ pub fn want(cx: &mut OpContext<'_>, attr: &Attr, want: Rights) {
 }
 
 /// Mode, group, ACLs and layout that a new inode inherits from its directory.
-struct Inherited {
+pub struct Inherited {
     mode: u16,
     gid: u32,
     access: Option<Acl>,
@@ -258,19 +263,13 @@ struct Inherited {
 }
 
 impl Inherited {
-    fn new(
-        cx: &OpContext<'_>,
-        txn: &mut Txn<'_>,
-        dir: &Attr,
-        node: &NewNode,
-    ) -> Result<Inherited, Stop> {
-        let mut inherited = Inherited {
-            mode: node.mode & 0o7777,
-            gid: cx.principal.gid,
-            access: None,
-            default: None,
-            layout: None,
-        };
+    /// What `node` inherits from `dir`; `gid`: the caller's group.
+    ///
+    /// # Errors
+    /// Those of a default ACL that makes no sense.
+    pub fn new(txn: &mut Txn<'_>, dir: &Attr, node: &NewNode, gid: u32) -> Result<Inherited, Stop> {
+        let mut inherited =
+            Inherited { mode: node.mode & 0o7777, gid, access: None, default: None, layout: None };
         if dir.mode & S_ISGID != 0 {
             inherited.gid = dir.gid;
             if node.kind == FileKind::Directory {
@@ -294,6 +293,21 @@ impl Inherited {
         inherited.access = access;
         inherited.default = (node.kind == FileKind::Directory).then_some(handed_down);
         Ok(inherited)
+    }
+
+    /// Permission bits.
+    pub fn mode(&self) -> u16 {
+        self.mode
+    }
+
+    /// Group.
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
+
+    /// The directory's layout.
+    pub fn layout(&self) -> Option<&[u8]> {
+        self.layout.as_deref()
     }
 
     /// Of a replay: as it was answered. The directory may have been changed since, and that change
@@ -346,18 +360,16 @@ impl Inherited {
         }
     }
 
-    /// Extended attributes of the new inode. `is_elsewhere`: of a directory on another shard.
-    fn xattrs(&self, is_elsewhere: bool) -> Vec<(Bytes, Bytes)> {
+    /// Extended attributes of the new inode. `is_elsewhere`: it lies on another shard.
+    pub fn xattrs(&self, is_elsewhere: bool) -> Vec<(Bytes, Bytes)> {
         let mut all = Vec::new();
         let mut add = |name: &[u8], value: Vec<u8>| all.push((Bytes(name.into()), Bytes(value)));
         if let Some(layout) = &self.layout {
-            let kept = match Layout::from_attribute(layout) {
-                Ok(layout) if is_elsewhere => Some(layout.of_child(true)),
-                // Of the directory's own server only this is not passed on.
-                Ok(layout) if layout.home == Home::Spread => Some(layout.of_child(false)),
-                _ => None,
-            };
+            let known = Layout::from_attribute(layout).ok();
+            let kept = known.clone().map(|layout| layout.of_child(is_elsewhere));
             match kept {
+                // On the directory's own server it is passed on as it was written.
+                kept if kept == known && !is_elsewhere => add(ATTRIBUTE, layout.clone()),
                 Some(layout) if layout == Layout::default() => {}
                 Some(layout) => add(ATTRIBUTE, layout.to_string().into_bytes()),
                 None => add(ATTRIBUTE, layout.clone()),

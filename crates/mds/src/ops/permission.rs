@@ -31,10 +31,11 @@ const S_ISGID: u16 = 0o2000;
 /// `AccessDenied`, `NotPermitted`; `Stale` and others as the operation itself.
 pub fn check(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<(), Stop> {
     match op {
+        // Only its own server knows its owner.
+        Op::Create { dir, .. } if cx.is_elsewhere(*dir) => Err(Fault::CrossDevice.into()),
         Op::Create { dir, node, .. } | Op::CreateTmpfile { dir, node, .. } => {
             create(cx, txn, *dir, node)
         }
-        // Only its own server knows its owner.
         Op::Link { ino, .. } if cx.is_elsewhere(*ino) => Err(Fault::CrossDevice.into()),
         Op::Rename { to, .. } if cx.is_elsewhere(*to) => Err(Fault::CrossDevice.into()),
         Op::Link { ino, dir, .. } => {

@@ -4,6 +4,7 @@ use mfs::{Stop, Txn};
 use proto::mds::OpReply;
 use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
 
+use super::spread;
 use crate::context::{OpContext, elsewhere};
 use crate::joint::{Answer, Part};
 use crate::leases::NO_CLIENT;
@@ -32,6 +33,7 @@ pub fn unlink(
     need_target(cx, &attr);
     cx.ready()?;
     let attr = remove_entry(cx, txn, (dir, name), attr, unused)?;
+    spread::names_went(cx, txn, &mut dir_attr)?;
     cx.touch_dir(txn, &mut dir_attr)?;
     record_removal(cx, dir, name, ino);
     Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir_attr), kept: cx.open_elsewhere(ino) })
@@ -99,6 +101,7 @@ fn remove_elsewhere(
         dir.nlink = dir.nlink.saturating_sub(1);
         cx.effects.changes.push(MetaItem::Attr(dir.ino));
     }
+    spread::names_went(cx, txn, &mut dir)?;
     cx.touch_dir(txn, &mut dir)?;
     record_removal(cx, dir.ino, name, ino);
     Ok(OpReply::Removed { ino, attr, dir: cx.leased(dir), kept: true })

@@ -9,7 +9,7 @@ use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use super::acl::{self, Acl};
 use super::attr::{need_attributes, store_attr};
-use super::permission;
+use super::{permission, spread};
 use crate::context::OpContext;
 use crate::uncommitted::MetaItem;
 
@@ -104,6 +104,9 @@ pub fn set(
     if keep {
         check_total(txn, &attr, name, change.value.len())?;
         txn.names().set_xattr(ino, name, change.value)?;
+        if name == ATTRIBUTE && attr.kind == FileKind::Directory {
+            attr.spread = spread::is_wanted(cx, txn, &attr, Some(change.value))?;
+        }
     } else if old.is_some() {
         txn.names().remove_xattr(ino, name)?;
     }
@@ -134,7 +137,7 @@ pub fn remove(
     name: &[u8],
 ) -> Result<OpReply, Stop> {
     check_name(name)?;
-    let attr = cx.attr(txn, ino)?;
+    let mut attr = cx.attr(txn, ino)?;
     cx.effects.reads.push(MetaItem::Attr(ino));
     if txn.names().xattr(ino, name)?.is_none() {
         return Err(Fault::NoAttribute.into());
@@ -147,6 +150,9 @@ pub fn remove(
     }
     cx.ready()?;
     txn.names().remove_xattr(ino, name)?;
+    if name == ATTRIBUTE && attr.kind == FileKind::Directory {
+        attr.spread = spread::is_wanted(cx, txn, &attr, None)?;
+    }
     store_attr(cx, txn, attr)
 }
 

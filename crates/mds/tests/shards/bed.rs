@@ -22,6 +22,8 @@ use session::client::{Call, Config as SessionConfig, Events, ReplayEntry, Sessio
 use types::*;
 
 pub const ROOT: Ino = Ino::ROOT;
+/// Names at which a directory is spread by itself.
+pub const SPREAD_AT: u64 = 24;
 const BLOCKS: u64 = 4096;
 const LEASE: Duration = Duration::from_secs(4);
 
@@ -114,6 +116,7 @@ impl Bed {
             let mut config = Config::new("home", &format!("mds{shard}:1"));
             config.lease = LEASE;
             (config.protocol, config.batch) = (protocol, batch);
+            config.spread_at = SPREAD_AT;
             config.pags = vec![PagPlace {
                 id: PagId(u16::from(shard)),
                 uuid: Uuid([100 + shard; 16]),
@@ -246,7 +249,12 @@ pub fn name(text: &str) -> Name {
 impl Client {
     /// Asks the server of the inode's shard.
     pub async fn call(&self, at: Ino, op: Op) -> Result<OpReply, Fault> {
-        let session = &self.sessions[usize::from(at.shard().0)];
+        self.call_at(at.shard().0, op).await
+    }
+
+    /// Asks the server of a shard.
+    pub async fn call_at(&self, shard: u8, op: Op) -> Result<OpReply, Fault> {
+        let session = &self.sessions[usize::from(shard)];
         let principal = Principal { uid: 1000, gid: 1000, groups: Vec::new() };
         let call = Call { ops: vec![op], principal, sync: false, class: SlotClass::Ordinary };
         session.call(call).await?.results[0].clone()
@@ -357,6 +365,14 @@ impl Client {
     pub async fn attr(&self, ino: Ino) -> Result<Attr, Fault> {
         match self.call(ino, Op::GetAttr { ino, want: Rights::empty() }).await? {
             OpReply::Attr { leased } => Ok(leased.attr),
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    pub async fn layout(&self, ino: Ino) -> Result<String, Fault> {
+        let name = Bytes(ATTRIBUTE.to_vec());
+        match self.call(ino, Op::GetXattr { ino, name, want: Rights::empty() }).await? {
+            OpReply::Bytes { bytes, .. } => Ok(String::from_utf8(bytes.0).unwrap()),
             reply => panic!("{reply:?}"),
         }
     }

@@ -7,3 +7,4 @@ mod bed;
 mod crashes;
 mod moves;
 mod names;
+mod spread;

@@ -164,7 +164,9 @@ fn same_inode(
 fn moved(answer: &Answer) -> Option<Moved> {
     match answer {
         Answer::Moved { it } => Some(it.clone()),
-        Answer::Done {} | Answer::Made { .. } | Answer::Changed { .. } => None,
+        Answer::Done {} | Answer::Made { .. } | Answer::Changed { .. } | Answer::Added { .. } => {
+            None
+        }
     }
 }
 
