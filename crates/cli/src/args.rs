@@ -27,7 +27,7 @@ pub use journal::{JournalArgs, JournalCommand, JournalMoveArgs, JournalStatusArg
 pub use key::{
     KeyAllowArgs, KeyArgs, KeyCommand, KeyListArgs, KeyNewArgs, KeyRevokeArgs, KeyShowArgs,
 };
-pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs};
+pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs, SpreadName};
 pub use migrate::{MigrateArgs, PoolName};
 pub use ost::{
     OstArgs, OstCheckArgs, OstCommand, OstFormatArgs, OstJournalsArgs, OstKeyArgs, OstServeArgs,
@@ -288,6 +288,7 @@ The file, with all keys:
   commit_protocol = \"1PC\"        # how several servers agree: 1PC, EP, PrC or PrN; default 1PC
   commit_batch = 64              # operations of a directory on which they agree together, 1 to
                                  # 64; default 64
+  spread_at = 50000              # names at which a directory is spread over several servers
   cache  = \"256M\"                # the server's buffer cache, 8M or more; default 256M
   serve  = 16                    # requests that it works on at once; default: all
   scrub_interval = \"168h\"        # pause between two scrubs, 1s or more; or \"never\"

@@ -98,6 +98,8 @@ pub struct Cluster {
     pub protocol: Protocol,
     /// Most operations of one directory that they agree on together.
     pub batch: usize,
+    /// Names at which a directory is spread over the servers.
+    pub spread_at: u64,
     /// Address that the metadata server listens on.
     pub listen: String,
     /// The addresses of the other servers, which stand by or serve in its place.
@@ -223,6 +225,7 @@ struct RawServer {
     public_keys: Option<Vec<Spanned<String>>>,
     commit_protocol: Option<Spanned<String>>,
     commit_batch: Option<Spanned<u64>>,
+    spread_at: Option<Spanned<u64>>,
     lease: Option<Spanned<String>>,
     cache: Option<Spanned<String>>,
     serve: Option<Spanned<u64>>,
@@ -310,6 +313,7 @@ impl Reader<'_> {
             namespace: Vec::new(),
             protocol: self.protocol(server.commit_protocol.as_ref())?,
             batch: self.batch(server.commit_batch.as_ref())?,
+            spread_at: self.spread_at(server.spread_at.as_ref())?,
             standbys: self.standbys(listen, server.standbys.as_ref())?,
             listen: listen.clone(),
             membership: self.membership(raw.membership.as_ref())?,

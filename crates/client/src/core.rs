@@ -18,7 +18,7 @@ use proto::mds::{
     DataAttr, HeldLease, LayoutSlice, Leased, Lock, Mds, NAMED_CALLERS, Op, OpReply, Principal,
     Push, PushReply, Reply, Request, ZoneList,
 };
-use session::client::ReplayEntry;
+use session::client::{ReplayEntry, Session};
 use types::limits::RECLAIM_RANGES_MAX;
 use types::{
     Ahead, Attr, Bug, ClientId, Duration, Epoch, Fault, FileBlock, FileKind, HashMap, HeldRange,
@@ -324,7 +324,16 @@ impl Core {
     /// Asks the server for a change of names or attributes. After applying the reply, the caller
     /// must call [`Core::invalidate_for_abandoned_caller`] last.
     pub async fn send_change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
-        let session = self.rpc.executing(&op);
+        self.send_change_in(&self.rpc.executing(&op), caller, op).await
+    }
+
+    /// As [`Core::send_change`], in this session.
+    async fn send_change_in(
+        &self,
+        session: &Rc<Session<Mds>>,
+        caller: &Caller,
+        op: Op,
+    ) -> Result<Rc<Reply>, Fault> {
         let mut call = Call::one(caller, op);
         if session.agreed().1 & NAMED_CALLERS != 0
             && let Some((uid, gid, groups)) = self.kernel.credentials(caller)

@@ -6,6 +6,8 @@
 //! Invariants:
 //! - a request goes to the server of the inode at which its operation is executed: that of the
 //!   shard that the inode was born in. One without an inode goes to the server of the root;
+//! - of a new file in a spread directory that is the server that its name chooses. Any other one is
+//!   as good: which server makes it is a preference;
 //! - all operations of one request are executed by one server. What one of them changes at other
 //!   servers, these servers settle among themselves.
 
@@ -14,8 +16,9 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use proto::mds::{Mds, Op, OpReply, Principal, Reply};
+use proto::placement::shard_of_name;
 use session::client::{ReplayEntry, Session, Sessions};
-use types::{Fault, Ino, ServerId};
+use types::{Fault, Ino, Name, ServerId, ShardId};
 
 use crate::api::{Caller, ClientConfig, ClientStatus, ConnectError};
 use crate::boundary::Offer;
@@ -95,6 +98,14 @@ impl Rpc {
     pub fn of(&self, ino: Ino) -> Rc<Session<Mds>> {
         // If no server has the shard, the one of the root says what the inode's number means.
         let server = self.by_shard.get(&ino.shard());
+        let session = server.and_then(|server| self.get(*server));
+        session.unwrap_or_else(|| self.home().clone())
+    }
+
+    /// The session with the server to which this name goes in a spread directory.
+    pub fn of_name(&self, name: &Name) -> Rc<Session<Mds>> {
+        let shards: Vec<ShardId> = self.by_shard.keys().copied().collect();
+        let server = self.by_shard.get(&shard_of_name(name, &shards));
         let session = server.and_then(|server| self.get(*server));
         session.unwrap_or_else(|| self.home().clone())
     }

@@ -300,7 +300,9 @@ impl Op {
     /// May it concern two shards, as far as it says itself?
     pub fn may_be_joint(&self) -> bool {
         match self {
-            Op::Make(_, kind) => *kind == FileKind::Directory,
+            Op::Make(_, kind) => matches!(kind, FileKind::Directory | FileKind::Regular),
+            // In a spread directory.
+            Op::Create { .. } => true,
             Op::Link(ino, at) => ino.shard() != at.dir.shard(),
             Op::Unlink(_) | Op::Rmdir(_) | Op::Rename { .. } => true,
             _ => false,
@@ -557,6 +559,18 @@ impl Call {
     /// Of a lost session: its client, and the shard whose server it was with.
     pub(crate) fn loser(&self) -> (usize, ShardId) {
         (self.client, self.op.executed_at().unwrap_or_default())
+    }
+
+    /// The shard whose server executed it. A new file may have been made by another one than that
+    /// of its directory.
+    pub(crate) fn executed_at(&self) -> Option<ShardId> {
+        match (&self.op, &self.outcome) {
+            (
+                Op::Create { .. } | Op::Make(_, FileKind::Regular),
+                Some(Outcome::Found(Some(ino))),
+            ) => Some(ino.shard()),
+            (op, _) => op.executed_at(),
+        }
     }
 
     /// Is it the same step of the history?

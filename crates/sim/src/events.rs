@@ -145,6 +145,8 @@ pub struct Applied {
     pub step: Option<Op>,
     /// The transaction, if it changed the metadata.
     pub transno: Option<Transno>,
+    /// The shard whose server did.
+    pub shard: ShardId,
 }
 
 /// How often checkers read the store of the running server.

@@ -629,7 +629,8 @@ impl Fleet {
         let several = self.0.cluster.has_several();
         let lost = || self.0.renumbered.borrow().get(&client).copied().filter(|_| several);
         if let Some(index) = living.or(dead).or_else(lost) {
-            let applied = &self.0.history.applied(index, asked, transno);
+            let shard = ClientId(client).shard();
+            let applied = &self.0.history.applied((index, shard), asked, transno);
             self.0.cluster.events.emit(Event::Applied { client: index, asked, applied });
         }
     }

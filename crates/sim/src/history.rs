@@ -417,7 +417,7 @@ impl History {
     /// to one without a report, and among these to the one that began first.
     pub fn applied(
         &self,
-        client: usize,
+        (client, shard): Loser,
         asked: &proto::mds::Op,
         transno: Option<Transno>,
     ) -> Applied {
@@ -433,7 +433,7 @@ impl History {
             waiting.applied = Some(now);
             waiting.op.clone()
         });
-        Applied { at: now, step, transno }
+        Applied { at: now, step, transno, shard }
     }
 
     /// A client reports an edit of a file's content. An edit in several pieces counts at the last.

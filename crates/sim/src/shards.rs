@@ -34,6 +34,8 @@ use crate::zones;
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 /// The same while a data device is dead for it, since it may end again.
 const DEAD_RESTART_DELAY: Duration = Duration::from_secs(2);
+/// Names at which a directory is spread over several shards.
+const SPREAD_AT: u64 = 16;
 /// Most orphans that a look reads.
 const ORPHANS: usize = 1000;
 
@@ -175,6 +177,7 @@ impl Cluster {
             pags: self.places(shard),
             servers: self.server_list(),
             protocol: self.protocol,
+            spread_at: SPREAD_AT,
             guards: self.guards,
             log: Rc::new(move |text| {
                 if let Some((client, stage)) = parse_eviction(text) {

@@ -111,7 +111,7 @@ pub fn last_changes(
             Op::Lost { next, shard: its, .. } if *its == shard => {
                 since = since.max(next.unwrap_or(call.ended));
             }
-            op if op.changes_names() && op.executed_at() == Some(shard) => {
+            op if op.changes_names() && call.executed_at() == Some(shard) => {
                 if !is_change(link) || call.ended < floor || call.begun < since {
                     continue;
                 }

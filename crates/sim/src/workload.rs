@@ -165,7 +165,8 @@ impl Process {
         }
     }
 
-    /// New directories in this one go to another shard from here on, or to all in turn, or stay.
+    /// New directories in this one go to another shard from here on, or to all in turn, or stay. In
+    /// half of the cases its new files are spread.
     async fn place(&mut self) -> Result<(), Fault> {
         let dir = self.dir().await?;
         let layout = match self.rng.below(6) {
@@ -173,7 +174,9 @@ impl Process {
             1 | 2 => format!("mds={}", self.rng.below(self.script.shards as u64)),
             _ => "mds=spread".to_owned(),
         };
-        self.mount.set_home(dir, &layout).await;
+        let spread = ["", " spread=on", " spread=on", " spread=off"];
+        let spread = spread[self.rng.below(4) as usize];
+        self.mount.set_home(dir, &format!("{layout}{spread}")).await;
         Ok(())
     }
 

@@ -33,6 +33,7 @@ inherits the new one.
   redbud set-layout /mnt/fast --zones 0,2-3
   redbud set-layout /mnt/data --policy objects --width 2
   redbud set-layout /mnt/home --mds spread
+  redbud set-layout /mnt/checkpoints --spread on
   redbud set-layout /mnt/video --default")]
 pub struct SetLayoutArgs {
     /// Directories in a mount
@@ -54,8 +55,12 @@ pub struct SetLayoutArgs {
     /// (spread), or where the directory lies itself (parent)
     #[arg(long, value_name = "N|spread|parent")]
     pub mds: Option<Home>,
+    /// New files of the directory go to the metadata servers that their names choose (on), or to
+    /// the directory's own (off), or are spread as soon as there are many names (auto)
+    #[arg(long, value_enum)]
+    pub spread: Option<SpreadName>,
     /// Remove the layout: files go where those of the file system go
-    #[arg(long, conflicts_with_all = ["policy", "part", "width", "zones", "mds"])]
+    #[arg(long, conflicts_with_all = ["policy", "part", "width", "zones", "mds", "spread"])]
     pub default: bool,
 }
 
@@ -94,6 +99,17 @@ impl fmt::Display for Home {
             Home::Server(number) => number.fmt(f),
         }
     }
+}
+
+/// Whether new files are spread over the metadata servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum SpreadName {
+    /// As soon as the directory has many names
+    Auto,
+    /// They are
+    On,
+    /// They are not
+    Off,
 }
 
 /// The policies.

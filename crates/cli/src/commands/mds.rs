@@ -354,6 +354,7 @@ async fn config_of(
         servers: servers_of(cluster),
         protocol: cluster.protocol,
         batch: cluster.batch,
+        spread_at: cluster.spread_at,
         membership,
         log: Rc::new(log::line),
         ..Config::new(&cluster.name, &cluster.listen)

@@ -7,7 +7,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::layout::failed;
-use crate::args::{PolicyName, SetLayoutArgs};
+use crate::args::{PolicyName, SetLayoutArgs, SpreadName};
 use crate::exit::{Ended, Failure, Status};
 use crate::output;
 
@@ -48,6 +48,11 @@ fn layout(args: &SetLayoutArgs) -> Result<Option<String>, Failure> {
     words.extend(args.part.as_ref().map(|part| format!("part={part}")));
     words.extend(args.width.map(|width| format!("width={width}")));
     words.extend(args.zones.as_ref().map(|zones| format!("zones={zones}")));
+    words.extend(args.spread.map(|spread| match spread {
+        SpreadName::Auto => "spread=auto".to_owned(),
+        SpreadName::On => "spread=on".to_owned(),
+        SpreadName::Off => "spread=off".to_owned(),
+    }));
     let layout = words.join(" ").parse::<Layout>();
     let text = layout.map_err(|error| Failure::usage(error.to_string()))?.to_string();
     let home = args.mds.map_or_else(String::new, |home| format!(" mds={home}"));

@@ -257,6 +257,15 @@ impl Reader<'_> {
         }
     }
 
+    /// From how many names on a directory is spread over the servers.
+    pub(super) fn spread_at(&self, value: Option<&Spanned<u64>>) -> Result<u64, ConfigError> {
+        let Some(value) = value else { return Ok(mds::SPREAD_AT) };
+        match *value.get_ref() {
+            0 => Err(self.at(value.span(), "key `server.spread_at`: write 1 or more names")),
+            names => Ok(names),
+        }
+    }
+
     /// Refuses a server without a place for content; `targets`: there are object targets.
     pub(super) fn refuse_without_zones(
         &self,
@@ -321,12 +330,15 @@ mds = 1
                 (&addresses.map(str::to_owned)[..], &addresses.map(str::to_owned)[..])
             );
             assert_eq!((server.protocol, server.batch), (Protocol::EarlyPrepare, BATCH_MAX));
+            assert_eq!(server.spread_at, mds::SPREAD_AT);
         }
         let [zero, one] = &file.servers[..] else { panic!("{file:?}") };
         let ids = |server: &Cluster| server.data.iter().map(|(id, _)| id.0).collect::<Vec<_>>();
         assert_eq!((ids(zero), ids(one)), (vec![0, 1], vec![2]));
         assert_eq!(zero.metadata.path, Path::new("/etc/redbud/meta0.img"));
         assert_eq!((&zero.journal, one.journal.is_some()), (&None, true));
+        let text = TWO.replacen("commit_protocol = \"EP\"", "spread_at = 1000", 1);
+        assert_eq!(parse(&text).unwrap().any().spread_at, 1000);
     }
 
     #[test]
@@ -397,6 +409,7 @@ mds = 1
             ("\"EP\"", "\"2PC\"", "3: key `server.commit_protocol`"),
             ("\"EP\"", "\"EP\"\ncommit_batch = 0", "4: key `server.commit_batch`: write 1 to 64"),
             ("\"EP\"", "\"EP\"\ncommit_batch = 65", "4: key `server.commit_batch`"),
+            ("commit_protocol = \"EP\"", "spread_at = 0", "3: key `server.spread_at`"),
             ("[[mds]]", "listen = \"a\"\n[[mds]]", "4: key `server.listen`"),
             ("[[mds]]", "standbys = [\"a\"]\n[[mds]]", "4: key `server.standbys`: with [[mds]]"),
             (

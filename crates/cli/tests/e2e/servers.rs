@@ -3,6 +3,7 @@
 
 mod checks;
 mod keys;
+mod spread;
 mod standbys;
 mod targets;
 

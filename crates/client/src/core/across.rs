@@ -8,16 +8,57 @@
 
 use std::rc::Rc;
 
-use proto::mds::Leased;
+use proto::mds::{Leased, Mds, NAMED_CALLERS, NewNode, Op, Reply};
+use session::client::{Session, result};
 use types::{Attr, Fault, FileKind, Ino, Rights};
 
 use super::Core;
+use crate::api::{Caller, Place};
 use crate::inode::{Inode, InodePin};
 
 impl Core {
     /// Has another server the inode than the one whose reply is being applied?
     pub(super) fn is_elsewhere(&self, ino: Ino) -> bool {
         self.rpc.server_of(ino) != self.answering.get()
+    }
+
+    /// Asks for a new inode with a name, as [`Core::send_change`]. A regular file of a spread
+    /// directory is made by the server that its name chooses, unless that refers to the
+    /// directory's own.
+    pub async fn send_create(
+        &self,
+        caller: &Caller,
+        place: Place<'_>,
+        node: NewNode,
+        want: Rights,
+    ) -> Result<Rc<Reply>, Fault> {
+        let kind = node.kind;
+        let op = Op::Create { dir: place.dir, name: place.name.clone(), node, want };
+        if let Some(session) = self.makes_elsewhere(place, kind) {
+            let reply = self.send_change_in(&session, caller, op.clone()).await?;
+            if result(&reply, 0).err() != Some(Fault::CrossDevice) {
+                return Ok(reply);
+            }
+        }
+        self.send_change(caller, op).await
+    }
+
+    /// The session in which a new inode at `place` is asked for, if that is not the directory's.
+    fn makes_elsewhere(&self, place: Place<'_>, kind: FileKind) -> Option<Rc<Session<Mds>>> {
+        let dir = self.inodes.get(place.dir)?;
+        let own = self.rpc.of(place.dir);
+        // The directory's server checks the callers of a squashed node itself.
+        let is_believed = own.agreed().1 & NAMED_CALLERS == 0;
+        let is_spread = kind == FileKind::Regular && dir.server_attr().spread && is_believed;
+        let chosen = self.rpc.of_name(place.name);
+        Some(chosen).filter(|chosen| is_spread && chosen.server() != own.server())
+    }
+
+    /// May a reply to a creation at `place` grant rights on the new file `ino`? It comes from the
+    /// server of either.
+    pub fn is_made_there(&self, place: Place<'_>, ino: Ino) -> bool {
+        let chosen = || self.rpc.of_name(place.name).server();
+        self.rpc.is_together(place.dir, ino) || self.rpc.server_of(ino) == chosen()
     }
 
     /// A directory has its name in `parent`.

@@ -255,8 +255,7 @@ impl Core {
         want: Rights,
     ) -> Result<Rc<Inode>, Fault> {
         self.check_writable()?;
-        let op = Op::Create { dir: place.dir, name: place.name.clone(), node, want };
-        let reply = self.send_change(caller, op).await?;
+        let reply = self.send_create(caller, place, node, want).await?;
         let created = result(&reply, 0).map_err(|fault| self.dir_fault(place.dir, fault))?;
         let OpReply::Created { leased, .. } = created else { return Err(Fault::Protocol) };
         self.path_hints.note(leased.attr.ino, place.dir, place.name);

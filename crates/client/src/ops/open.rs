@@ -102,13 +102,8 @@ impl Client {
         core.check_writable()?;
         let mut retries = CREATE_RETRIES;
         loop {
-            let op = Op::Create {
-                dir: place.dir,
-                name: place.name.clone(),
-                node: NewNode::plain(FileKind::Regular, mode, umask),
-                want: WANT_NEW,
-            };
-            let reply = core.send_change(caller, op).await?;
+            let node = NewNode::plain(FileKind::Regular, mode, umask);
+            let reply = core.send_create(caller, place, node, WANT_NEW).await?;
             let exists = matches!(result(&reply, 0), Err(Fault::Exists));
             if !exists || flags.has(OpenFlags::EXCLUSIVE) {
                 return self.created(&reply, place, flags).await;
@@ -163,10 +158,7 @@ impl Client {
     ) -> Result<(Entry, Opened), Fault> {
         let core = &self.core;
         match result(reply, 0) {
-            // A new file lies with its directory.
-            Ok(OpReply::Created { leased, .. })
-                if core.rpc.is_together(place.dir, leased.attr.ino) =>
-            {
+            Ok(OpReply::Created { leased, .. }) if core.is_made_there(place, leased.attr.ino) => {
                 let inode = core.inodes.get_or_insert(&leased.attr);
                 core.path_hints.note(inode.ino, place.dir, place.name);
                 let opened = core.opened(&inode, flags);

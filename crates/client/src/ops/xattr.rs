@@ -19,10 +19,11 @@ use crate::report::add_device;
 use crate::rpc::{Call, result};
 
 /// Attributes that the client makes up, as JSON text. No list of names has them.
-const VIRTUAL: [(&[u8], Virtual); 3] = [
+const VIRTUAL: [(&[u8], Virtual); 4] = [
     (b"redbud.layout", Virtual::Layout),
     (b"redbud.devices", Virtual::Devices),
     (b"redbud.durable", Virtual::Durable),
+    (b"redbud.dir.spread", Virtual::Spread),
 ];
 /// With a decimal number of bytes behind it: the layout from there on, as much as a value can have.
 const LAYOUT_FROM: &[u8] = b"redbud.layout@";
@@ -47,6 +48,8 @@ enum Virtual {
     Devices,
     /// What of the inode is not durable.
     Durable,
+    /// Of a directory: do new files go to the servers that their names choose?
+    Spread,
 }
 
 impl Virtual {
@@ -92,6 +95,10 @@ impl Client {
             Some(Virtual::Layout) => return self.layout(&inode, 0, usize::MAX).await,
             Some(Virtual::LayoutFrom(from)) => {
                 return self.layout(&inode, from, LAYOUT_PART).await;
+            }
+            Some(Virtual::Spread) if inode.kind() == FileKind::Directory => {
+                let (_, attr) = core.fetch_attr_reply(ino, Rights::empty()).await?;
+                return Ok(attr.spread.to_string().into_bytes());
             }
             _ => {}
         }

@@ -335,8 +335,8 @@ impl Checkers {
         if let proto::mds::Op::Commit { ino, .. } = asked {
             let mut durable = self.log(ino.shard()).durable.borrow_mut();
             durable.committed(client, applied.at, *ino, transno);
-        } else if let Some((op, shard)) = op.and_then(|op| Some((op, op.executed_at()?))) {
-            let mut durable = self.log(shard).durable.borrow_mut();
+        } else if let Some(op) = op {
+            let mut durable = self.log(applied.shard).durable.borrow_mut();
             durable.changed(client, applied.at, op, transno);
         }
     }

@@ -11,6 +11,9 @@ use super::{attribute, failed, on_server, segments, server_of};
 use crate::commands::set_layout;
 use crate::exit::Failure;
 
+/// The extended attribute through which a mount says whether a directory is spread.
+const SPREAD: &str = "user.redbud.dir.spread";
+
 /// A directory and the regular files below it, in the same mount.
 #[derive(Serialize, Default, Debug)]
 pub struct Tree {
@@ -21,7 +24,11 @@ pub struct Tree {
     pub layout: String,
     /// It is the directory's own, or one that it has inherited.
     pub own: bool,
+    /// New files in the directory go to the metadata servers that their names choose.
+    pub spread: bool,
     pub files: u64,
+    /// Files on each metadata server.
+    pub servers: BTreeMap<u8, u64>,
     /// Files of which all blocks lie on one zone.
     pub whole: u64,
     /// Files that have blocks.
@@ -50,6 +57,7 @@ impl Tree {
             Err(rustix::io::Errno::NODATA) => tree.layout = Layout::default().to_string(),
             Err(error) => return Err(failed(path, &error.to_string())),
         }
+        tree.spread = attribute(path, SPREAD).is_ok_and(|value| value == b"true");
         let metadata = path.metadata().map_err(|error| failed(path, &error.to_string()))?;
         tree.mds = server_of(&metadata);
         let mut directories = vec![path.to_owned()];
@@ -63,7 +71,7 @@ impl Tree {
                     directories.push(path);
                 } else if found.is_file() {
                     match segments(&path) {
-                        Ok(all) => tree.add(&all),
+                        Ok(all) => tree.add(server_of(&found), &all),
                         Err(_) if path.symlink_metadata().is_err() => {}
                         Err(failure) => return Err(failure),
                     }
@@ -73,8 +81,9 @@ impl Tree {
         Ok(tree)
     }
 
-    fn add(&mut self, segments: &[super::Segment]) {
+    fn add(&mut self, server: u8, segments: &[super::Segment]) {
         self.files += 1;
+        *self.servers.entry(server).or_default() += 1;
         let (mut zones, mut count) = (BTreeMap::new(), 0);
         for segment in segments {
             match segment.pag {
@@ -97,7 +106,8 @@ impl Tree {
     pub fn describe(&self) -> String {
         let origin = if self.own { "" } else { " (that of the file system)" };
         let on = on_server(self.mds);
-        let mut out = format!("{}: {}{origin}{on}\n", self.path, self.layout);
+        let spread = if self.spread { ", spread" } else { "" };
+        let mut out = format!("{}: {}{origin}{on}{spread}\n", self.path, self.layout);
         out += &format!(
             "{} files, {} of them with blocks: {} segments, {} a file; {} files lie on one zone\n",
             self.files,
@@ -108,6 +118,11 @@ impl Tree {
         );
         if self.inline > 0 {
             out += &format!("{} bytes lie with the inodes\n", self.inline);
+        }
+        if self.servers.len() > 1 {
+            let one = |(server, files): (&u8, &u64)| format!("{files} on server {server}");
+            let each: Vec<String> = self.servers.iter().map(one).collect();
+            out += &format!("files: {}\n", each.join(", "));
         }
         let all: u64 = self.zones.values().sum();
         for (zone, bytes) in &self.zones {
@@ -142,10 +157,10 @@ mod tests {
     fn tree_counts_files_segments_and_zones() {
         let mut tree =
             Tree { path: "d".into(), layout: "policy=fileround".into(), ..Tree::default() };
-        tree.add(&[segment(Some(1), 3000), segment(Some(1), 1000)]);
-        tree.add(&[segment(None, 70)]);
-        tree.add(&[segment(Some(0), 4000), segment(Some(1), 2000)]);
-        tree.add(&[]);
+        tree.add(0, &[segment(Some(1), 3000), segment(Some(1), 1000)]);
+        tree.add(0, &[segment(None, 70)]);
+        tree.add(0, &[segment(Some(0), 4000), segment(Some(1), 2000)]);
+        tree.add(0, &[]);
         assert_eq!(
             tree.describe(),
             "d: policy=fileround (that of the file system)\n\
@@ -156,5 +171,10 @@ mod tests {
         );
         let elsewhere = Tree { mds: 3, own: true, path: "d".into(), ..Tree::default() };
         assert!(elsewhere.describe().starts_with("d: , on server 3\n"));
+        let mut spread = Tree { spread: true, own: true, path: "d".into(), ..Tree::default() };
+        (0..3).for_each(|at| spread.add(at / 2, &[]));
+        let text = spread.describe();
+        assert!(text.starts_with("d: , spread\n"), "{text}");
+        assert!(text.contains("\nfiles: 2 on server 0, 1 on server 1\n"), "{text}");
     }
 }
