@@ -55,6 +55,8 @@ pub struct Shape {
     pub clients: usize,
     /// How servers agree.
     pub protocol: Protocol,
+    /// Most operations of a directory that they agree on together.
+    pub batch: usize,
     /// The disks of the logs.
     pub logs: Logs,
 }
@@ -196,6 +198,7 @@ async fn serve(env: &Env, shape: Shape, shard: u8) -> Res<mds::Mds> {
         pags: vec![place],
         validate: false,
         protocol: shape.protocol,
+        batch: shape.batch,
         servers,
         ..mds::Config::new(FS, &address(shard))
     };

@@ -57,7 +57,7 @@ impl F17 {
             Panel::measure(log)
         };
         let panels = Log::ALL.map(panel).into();
-        Ok(F17 { version: 2, panels, servers: Servers::measure(size, progress)? })
+        Ok(F17 { version: 3, panels, servers: Servers::measure(size, progress)? })
     }
 
     /// Paper against measured, for people.
@@ -158,6 +158,7 @@ mod tests {
             assert!(panel.batched > BATCHED * one, "{text}");
         }
         assert!(figure.servers.one_phase_is_ahead(), "{text}");
+        assert!(figure.servers.batches_are_ahead(), "{text}");
         assert!(figure.svg().unwrap().matches("<polyline").count() >= 12);
         assert!(figure.to_json().contains("\"Shared\""));
     }

@@ -18,6 +18,8 @@ use bench::report::Columns;
 const CLIENTS: usize = 8;
 /// By how much 1PC is faster than PrN, at least.
 const ONE_PHASE: f64 = 1.55;
+/// By how much 1PC in batches of what waits is faster than 1PC alone, at least.
+const BATCHED: f64 = 3.0;
 /// Servers whose directories are compared with those of one, and by how much they are faster.
 const SERVERS: u8 = 4;
 const SCALED: f64 = 3.5;
@@ -44,12 +46,22 @@ impl Size {
     pub const FULL: Size = Size { distributed: 50, own: 100 };
 }
 
+/// Distributed operations of one directory in a second.
+#[derive(Serialize, Debug)]
+struct Distributed {
+    logs: Logs,
+    /// Each by itself, by protocol.
+    alone: [f64; 4],
+    /// Those that wait together, by protocol.
+    batched: [f64; 4],
+}
+
 /// See the module.
 #[derive(Serialize, Debug)]
 pub struct Servers {
     size: Size,
-    /// Distributed operations in a second by protocol, for each place of the logs.
-    distributed: Vec<(Logs, [f64; 4])>,
+    /// Distributed operations in a second, for each place of the logs.
+    distributed: Vec<Distributed>,
     /// Creates in a second, in directories of their own, by number of servers.
     own: Vec<(u8, f64)>,
     /// The longest create at the other three of four servers, in milliseconds: nothing happens,
@@ -65,12 +77,16 @@ impl Servers {
     pub fn measure(size: Size, progress: &mut dyn FnMut(&str)) -> Res<Servers> {
         let mut distributed = Vec::new();
         for logs in [Logs::Own, Logs::Shared] {
-            let mut rates = [0.0; 4];
-            for (rate, protocol) in rates.iter_mut().zip(Protocol::ALL) {
-                *rate = one_directory(size, logs, protocol)?;
-                progress(&format!("F17, servers, {}: {rate:.0}/s", protocol.name()));
+            let mut rates = [[0.0; 4]; 2];
+            for (rates, batch) in rates.iter_mut().zip([1, mds::BATCH_MAX]) {
+                for (rate, protocol) in rates.iter_mut().zip(Protocol::ALL) {
+                    *rate = one_directory(size, (logs, batch), protocol)?;
+                    let name = protocol.name();
+                    progress(&format!("F17, servers, {name} by up to {batch}: {rate:.0}/s"));
+                }
             }
-            distributed.push((logs, rates));
+            let [alone, batched] = rates;
+            distributed.push(Distributed { logs, alone, batched });
         }
         let mut own = Vec::new();
         for servers in [1, 2, SERVERS] {
@@ -85,19 +101,30 @@ impl Servers {
     /// Is 1PC faster than the other protocols, wherever the logs are?
     #[cfg(test)]
     pub fn one_phase_is_ahead(&self) -> bool {
-        self.distributed.iter().all(|(_, rates)| rates[..3].iter().all(|rate| *rate < rates[3]))
+        self.distributed.iter().all(|it| it.alone[..3].iter().all(|rate| *rate < it.alone[3]))
+    }
+
+    /// Is each protocol faster in batches, wherever the logs are?
+    #[cfg(test)]
+    pub fn batches_are_ahead(&self) -> bool {
+        let ahead = |it: &Distributed| it.alone.iter().zip(it.batched).all(|(one, all)| *one < all);
+        self.distributed.iter().all(ahead)
     }
 
     /// For people.
     pub fn text(&self) -> String {
         let mut text = "\nthe servers that users run, in virtual time\n\n".to_owned();
-        let mut columns = Columns::new(&["logs", "PrN", "PrC", "EP", "1PC", "1PC / PrN", ""]);
-        for (logs, rates) in &self.distributed {
-            let gain = rates[3] / rates[0];
-            let mut row = vec![format!("{logs:?}").to_lowercase()];
-            row.extend(rates.iter().map(|rate| format!("{rate:.0}/s")));
-            row.extend([format!("{gain:.2}"), verdict(gain >= ONE_PHASE, *logs == Logs::Shared)]);
-            columns.row(row);
+        let mut columns = Columns::new(&["logs", "PrN", "PrC", "EP", "1PC", "", ""]);
+        for Distributed { logs, alone, batched } in &self.distributed {
+            let place = format!("{logs:?}").to_lowercase();
+            let is_shared = *logs == Logs::Shared;
+            let gain = alone[3] / alone[0];
+            let met = verdict(gain >= ONE_PHASE, is_shared);
+            columns.row(row(place.clone(), alone, [format!("1PC / PrN {gain:.2}"), met]));
+            let gain = batched[3] / alone[3];
+            let met = verdict(gain >= BATCHED, is_shared);
+            let text = format!("batches / 1PC {gain:.2}");
+            columns.row(row(format!("{place}, in batches"), batched, [text, met]));
         }
         text += &columns.text();
         let mut columns = Columns::new(&["servers", "creates/s", "times one", ""]);
@@ -120,6 +147,11 @@ impl Servers {
     }
 }
 
+fn row(place: String, rates: &[f64; 4], rest: [String; 2]) -> Vec<String> {
+    let rates = rates.iter().map(|rate| format!("{rate:.0}/s"));
+    std::iter::once(place).chain(rates).chain(rest).collect()
+}
+
 /// Of a figure that has a goal.
 fn verdict(met: bool, has_goal: bool) -> String {
     match (has_goal, met) {
@@ -130,9 +162,9 @@ fn verdict(met: bool, has_goal: bool) -> String {
     .to_owned()
 }
 
-/// Operations of all clients in one directory, in a second.
-fn one_directory(size: Size, logs: Logs, protocol: Protocol) -> Res<f64> {
-    let shape = Shape { servers: 2, clients: CLIENTS, protocol, logs };
+/// Operations of all clients in one directory, in a second; `batch`: so many together at most.
+fn one_directory(size: Size, (logs, batch): (Logs, usize), protocol: Protocol) -> Res<f64> {
+    let shape = Shape { servers: 2, clients: CLIENTS, protocol, batch, logs };
     run(shape, |served: Served| async move {
         let dir = served.pinned("shared", 1).await?;
         let work = served.each(1, |n, mount| async move {
@@ -153,7 +185,8 @@ fn rate(done: u64, took: Duration) -> f64 {
 /// Creates of many processes, each in a directory of its own, by turns at each server.
 fn directories(size: Size, servers: u8) -> Res<f64> {
     let protocol = Protocol::OnePhase;
-    let shape = Shape { servers, clients: MANY_CLIENTS, protocol, logs: Logs::Own };
+    let (clients, logs, batch) = (MANY_CLIENTS, Logs::Own, mds::BATCH_MAX);
+    let shape = Shape { servers, clients, protocol, batch, logs };
     run(shape, |served: Served| async move {
         let homes = own_directories(&served, 0, servers, MANY_CLIENTS * PROCESSES).await?;
         let work = served.each(PROCESSES, |n, mount| {
@@ -202,7 +235,8 @@ async fn own_directories(
 /// the fourth dies or does not.
 fn longest_create(dies: bool) -> Res<f64> {
     let (servers, protocol) = (SERVERS, Protocol::OnePhase);
-    let shape = Shape { servers, clients: CLIENTS, protocol, logs: Logs::Own };
+    let (clients, logs, batch) = (CLIENTS, Logs::Own, mds::BATCH_MAX);
+    let shape = Shape { servers, clients, protocol, batch, logs };
     run(shape, |served: Served| async move {
         let homes = own_directories(&served, 0, servers - 1, CLIENTS).await?;
         let (clock, end) = (served.env.clone(), served.env.now() + WATCHED);
