@@ -55,8 +55,8 @@ pub struct SetLayoutArgs {
     /// (spread), or where the directory lies itself (parent)
     #[arg(long, value_name = "N|spread|parent")]
     pub mds: Option<Home>,
-    /// New files of the directory go to the metadata servers that their names choose (on), or to
-    /// the directory's own (off), or are spread as soon as there are many names (auto)
+    /// New files of the directory go to the metadata servers that their names choose: from now on
+    /// (on), as soon as there are many names (auto), or never (off)
     #[arg(long, value_enum)]
     pub spread: Option<SpreadName>,
     /// Remove the layout: files go where those of the file system go

@@ -24,6 +24,9 @@ pub fn create(
     node: &NewNode,
     want: Rights,
 ) -> Result<OpReply, Stop> {
+    if cx.is_elsewhere(dir) {
+        return spread::create_guest(cx, txn, (dir, name), node, want);
+    }
     let mut dir_attr = cx.live_dir(txn, dir)?;
     let item = MetaItem::Name(dir, name.clone());
     cx.effects.reads.push(item.clone());

@@ -71,9 +71,6 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
             find::read_dir(cx, txn, *dir, page, *want, *want_dir)
         }
         Op::ReadLink { ino } => find::read_link(cx, txn, *ino),
-        Op::Create { dir, name, node, want } if cx.is_elsewhere(*dir) => {
-            spread::create_guest(cx, txn, (*dir, name), node, *want)
-        }
         Op::Create { dir, name, node, want } => create::create(cx, txn, *dir, name, node, *want),
         Op::CreateTmpfile { dir, node, want, placement } => {
             let placement = placement.0.as_ref().map(|bytes| &bytes.0[..]);

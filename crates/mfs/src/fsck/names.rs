@@ -489,6 +489,9 @@ impl Check {
             }
             return Ok(());
         }
+        if slot.is_spread() {
+            self.require_shards();
+        }
         self.inode((dir, names.first), at, slot).await
     }
 
@@ -521,9 +524,6 @@ impl Check {
         };
         self.report.counts.inodes += 1;
         self.xattrs(at, &slot).await?;
-        if attr.spread {
-            self.require_shards();
-        }
         match attr.kind {
             FileKind::Regular => {
                 seen.counted = slot.body();

@@ -203,6 +203,30 @@ fn names_on_other_shards_without_their_feature_are_found() {
 }
 
 #[test]
+fn spread_directory_needs_the_feature() {
+    let mfs = formatted_for_images(20_000, Features::NONE.with(Feature::SHARDS));
+    let spread = |mfs: &Mfs, spread| {
+        run(mfs, |txn| {
+            let attr = txn.names().attr(Ino::ROOT)?.unwrap();
+            txn.names().set_attr(&Attr { spread, ..attr })?;
+            Ok(txn.names().attr(Ino::ROOT)?.unwrap().spread)
+        })
+    };
+    assert!(spread(&mfs, true));
+    mfs.forget_indexes();
+    assert_eq!(checked(&mfs).problems, []);
+    let features = mfs.superblock().features;
+    mfs.set_features(features.without(Feature::SHARDS));
+    let found: Vec<_> = checked(&mfs).problems.iter().map(|problem| problem.kind).collect();
+    assert_eq!(found, [ProblemKind::MissingFeature]);
+    now(repair_open(&mfs, FsckOptions::default())).unwrap();
+    assert_eq!(mfs.superblock().features, features);
+    assert!(!spread(&mfs, false));
+    let alone = formatted_for_images(20_000, Features::NONE);
+    assert!(!spread(&alone, true), "there are no other shards");
+}
+
+#[test]
 fn damaged_list_is_built_anew_and_guests_go_to_lost_and_found() {
     let world = world();
     run(&world.mfs, |txn| {

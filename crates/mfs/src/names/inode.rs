@@ -84,8 +84,9 @@ impl Names<'_, '_> {
     }
 
     /// Sets the attributes of the inode `attr.ino`. The store keeps its own kind and blocks, and
-    /// the size of a directory, and spreads none without the feature `shards`. Content in the
-    /// slot or a blob is cut to the new size. An inode without links becomes an orphan, and counts no names on other shards any more.
+    /// the size of a directory, and spreads none without the feature `shards`. Content in the slot
+    /// or a blob is cut to the new size. An inode without links becomes an orphan, and counts no
+    /// names on other shards any more.
     ///
     /// # Errors
     /// `Stale` if there is no such inode.

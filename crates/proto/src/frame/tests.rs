@@ -28,6 +28,16 @@ fn attr() -> Attr {
     }
 }
 
+#[test]
+fn only_directories_are_spread() {
+    let spread = Attr { kind: FileKind::Directory, spread: true, ..attr() };
+    let mut bytes = Vec::new();
+    spread.put(&mut bytes);
+    assert_eq!(Attr::get(&mut Reader::new(&bytes)), Ok(spread));
+    bytes[8] = FileKind::Regular as u8 | 0x80;
+    assert!(Attr::get(&mut Reader::new(&bytes)).is_err());
+}
+
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
