@@ -548,7 +548,7 @@ impl Events<Mds> for Core {
         self.absorbing.set(order);
         for (op, result) in request.ops.iter().zip(&reply.results) {
             if let Ok(result) = result {
-                self.answering.set(self.rpc.executing(op).server());
+                self.answering.set(self.answered_by(op, result));
                 self.absorb_op(op, result);
             }
         }

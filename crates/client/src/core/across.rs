@@ -8,9 +8,9 @@
 
 use std::rc::Rc;
 
-use proto::mds::{Leased, Mds, NAMED_CALLERS, NewNode, Op, Reply};
+use proto::mds::{Leased, Mds, NAMED_CALLERS, NewNode, Op, OpReply, Reply};
 use session::client::{Session, result};
-use types::{Attr, Fault, FileKind, Ino, Rights};
+use types::{Attr, Fault, FileKind, Ino, Rights, ServerId};
 
 use super::Core;
 use crate::api::{Caller, Place};
@@ -20,6 +20,19 @@ impl Core {
     /// Has another server the inode than the one whose reply is being applied?
     pub(super) fn is_elsewhere(&self, ino: Ino) -> bool {
         self.rpc.server_of(ino) != self.answering.get()
+    }
+
+    /// The server whose reply to `op` this is. The one that makes a file has it, wherever its name
+    /// is.
+    pub(super) fn answered_by(&self, op: &Op, reply: &OpReply) -> ServerId {
+        match (op, reply) {
+            (Op::Create { node, .. }, OpReply::Created { leased, .. })
+                if node.kind == FileKind::Regular =>
+            {
+                self.rpc.server_of(leased.attr.ino)
+            }
+            _ => self.rpc.executing(op).server(),
+        }
     }
 
     /// Asks for a new inode with a name, as [`Core::send_change`]. A regular file of a spread
