@@ -581,11 +581,7 @@ impl Execution {
                 Err(StoreError::Fault(Fault::Busy))
                     if effects.joint.is_some() || effects.waits() =>
                 {
-                    if self.is_planned(&mut effects, &mut waited, now) {
-                        break Err(Fault::Busy);
-                    }
-                    self.worker.away(self.wait_for(&effects, &mut waited)).await;
-                    if self.is_taken() {
+                    if self.goes_with_others(&mut effects, &mut waited, now).await {
                         break Err(Fault::Busy);
                     }
                 }

@@ -53,12 +53,7 @@ impl Execution {
 
     /// Has the attempt found that the operation is joint, and is this its plan? Only if it holds
     /// its gates: from then on nobody else changes what it has seen.
-    pub(super) fn is_planned(
-        &mut self,
-        effects: &mut Effects,
-        waited: &mut Waited,
-        time: Timestamp,
-    ) -> bool {
+    fn is_planned(&mut self, effects: &mut Effects, waited: &mut Waited, time: Timestamp) -> bool {
         if effects.joint.is_none() {
             return false;
         }
@@ -85,8 +80,18 @@ impl Execution {
         self.joining = Joining { gathered, ..Joining::default() };
     }
 
-    /// Has another operation taken it?
-    pub(super) fn is_taken(&self) -> bool {
+    /// An attempt has ended because something must be waited for. Is the operation joint, and
+    /// planned, or taken by another one? If not, what it waits for is there now.
+    pub(super) async fn goes_with_others(
+        &mut self,
+        effects: &mut Effects,
+        waited: &mut Waited,
+        time: Timestamp,
+    ) -> bool {
+        if self.is_planned(effects, waited, time) {
+            return true;
+        }
+        self.worker.away(self.wait_for(effects, waited)).await;
         self.joining.seat.borrow().is_some()
     }
 

@@ -54,8 +54,8 @@ fn counts(joint: &JointStatus, protocol: Protocol) -> Counts {
     joint.counts.iter().find(|(name, _)| *name == protocol.name()).unwrap().1
 }
 
-/// A directory of shard 0 whose new directories go to shard 1, with an empty and a full one there,
-/// and the file `f` of shard 1, which is `g` here, too.
+/// A directory of shard 0 whose new directories go to shard 1. It has an empty and a full one
+/// there. The file `f` of shard 1 is `g` here, too.
 async fn furnish(c: &Client) -> (Ino, Ino) {
     let dir = c.mkdir_on(0, ROOT, "dir").await;
     c.mkdir_on(1, dir, "empty").await;
