@@ -86,7 +86,7 @@ impl Local {
     }
 }
 
-/// Writes files with fsync until it is notified to stop; counts them.
+/// Writes files with fsync until it is asked to stop; counts them.
 struct Load {
     stop: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
