@@ -29,13 +29,15 @@ use crate::log;
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// How a target that listens on this address is served.
+pub type MakeConfig = Box<dyn Fn(&str) -> Result<Config, Failure>>;
+
 /// Opens targets.
 pub struct Opener {
     pub env: Env,
     pub options: Options,
     pub view: Option<TargetsView>,
-    /// How a target that listens on this address is served.
-    pub config: Box<dyn Fn(&str) -> Result<Config, Failure>>,
+    pub config: MakeConfig,
 }
 
 impl Opener {

@@ -12,7 +12,7 @@ use ost::store::Options;
 use types::Duration;
 use types::units::human_size;
 
-use super::kept::{Kept, Opener, Stop};
+use super::kept::{Kept, MakeConfig, Opener, Stop};
 use super::{DeviceSpec, failed, target_key, view};
 use crate::address::{OST_PORT, check_address_or};
 use crate::args::OstServeArgs;
@@ -70,7 +70,7 @@ fn config(
     args: &OstServeArgs,
     view: Option<TargetsView>,
     (lease, key): (Duration, [u8; 32]),
-) -> Box<dyn Fn(&str) -> Result<Config, Failure>> {
+) -> MakeConfig {
     let (memory, notices) = (args.memory as usize, args.notices);
     Box::new(move |listen| {
         // Each target reads the files itself: who reads them learns of each change once.
