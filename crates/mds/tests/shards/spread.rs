@@ -191,7 +191,7 @@ fn one_of_several_creations_of_a_name_wins() {
             let clients = [bed.client("a").await, bed.client("b").await, bed.client("c").await];
             for round in 0..12 {
                 let text = format!("f{round}");
-                let answers: Rc<RefCell<Vec<Result<Ino, Fault>>>> = Rc::default();
+                let answers: Rc<RefCell<Vec<Made>>> = Rc::default();
                 for shard in 0..3 {
                     let client = clients[(usize::from(shard) + round) % 3].clone();
                     let (text, answers) = (text.clone(), answers.clone());
@@ -203,7 +203,7 @@ fn one_of_several_creations_of_a_name_wins() {
                 while answers.borrow().len() < 3 {
                     bed.env.sleep(Duration::from_millis(1)).await;
                 }
-                let answers = answers.borrow();
+                let answers = answers.take();
                 let made: Vec<Ino> = answers.iter().filter_map(|made| made.ok()).collect();
                 let lost = answers.iter().filter(|made| **made == Err(Fault::Exists)).count();
                 assert_eq!((made.len(), lost), (1, 2), "{answers:?}");
@@ -213,13 +213,16 @@ fn one_of_several_creations_of_a_name_wins() {
     }
 }
 
+/// The answer to a creation.
+type Made = Result<Ino, Fault>;
+
 /// Kills servers at a moment while files are made at both, of directories of both.
 fn crash(protocol: Protocol, victims: &'static [u8], at: u64) {
     run(at, 2, protocol, |bed| async move {
         let c = bed.client("c").await;
         let dir = c.mkdir_on(1, ROOT, "d").await;
         let before = [c.inodes(0).await, c.inodes(1).await];
-        let answers: Rc<RefCell<Vec<Vec<Result<Ino, Fault>>>>> = Rc::default();
+        let answers: Rc<RefCell<Vec<Vec<Made>>>> = Rc::default();
         let (doer, noted) = (c.clone(), answers.clone());
         bed.env.spawn(async move {
             let mut made = vec![doer.file_at(1, ROOT, "a").await];
