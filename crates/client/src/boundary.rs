@@ -432,6 +432,10 @@ pub trait FileContent {
     /// Is nothing of `range` dirty, in flight, uncommitted, or written in place and not yet stable?
     /// For [`BlockRange::ALL`] this includes size and times.
     fn is_settled_in(&self, range: BlockRange) -> bool;
+    /// Was a change given up that a target may still make? Then no right on the content may go.
+    fn has_given_up(&self) -> bool;
+    /// Waits until no target can make such a change any more.
+    fn given_up_ended(self: &Rc<Self>) -> impl Future<Output = ()>;
     /// Makes everything accepted before the call durable. `true`: the server answered a synchronous
     /// compound during the call.
     fn fsync(self: &Rc<Self>, datasync: bool) -> impl Future<Output = Result<bool, Fault>>;

@@ -317,7 +317,7 @@ impl DataLease {
 impl DataLease {
     /// Is nothing in service, blocked or dirty?
     pub fn is_idle(&self) -> bool {
-        self.state().is_idle() && self.file.is_settled()
+        self.state().is_idle() && self.file.is_settled() && !self.file.has_given_up()
     }
 
     /// The inode enters the queue of closed files, or leaves it (`false`); returns whether it was

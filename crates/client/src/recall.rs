@@ -201,6 +201,7 @@ impl Core {
             return;
         }
         let data_lease = self.data_lease(inode);
+        self.wait_for_given_up(inode, &data_lease).await;
         let _draining = data_lease.draining.lock().await;
         let held = inode.lease(|lease| lease.rights().closed()) & data;
         if held.is_empty() {
@@ -223,6 +224,19 @@ impl Core {
         data_lease.end_drain();
     }
 
+    /// Waits until no target can make a change any more that nobody here waits for. Until then it
+    /// could fall on what another client writes.
+    async fn wait_for_given_up(&self, inode: &Inode, data_lease: &DataLease) {
+        if data_lease.file.has_given_up() {
+            self.rpc.log(&format!(
+                "{}: other clients wait until its target answers: it may have a write in flight \
+                 that was given up when the zone was called lost",
+                self.path_hints.describe(inode.ino)
+            ));
+            data_lease.file.given_up_ended().await;
+        }
+    }
+
     /// Waits for the requests that use ranges within `range`, and gives these up locally.
     async fn drain_range(&self, inode: &Inode, range: BlockRange) {
         if let Some(data_lease) = inode.data_lease() {
@@ -238,6 +252,7 @@ impl Core {
     }
 
     async fn drain_ranges_in(&self, inode: &Inode, data_lease: &DataLease, range: BlockRange) {
+        self.wait_for_given_up(inode, data_lease).await;
         let _draining = data_lease.draining.lock().await;
         if !data_lease.holds_range_in(range) {
             return;
@@ -252,6 +267,10 @@ impl Core {
             // With the last range, everything that is known of the file goes.
             let last = data_lease.holds_ranges_only_in(range);
             let range = if last { BlockRange::ALL } else { range };
+            if data_lease.file.has_given_up() {
+                data_lease.file.given_up_ended().await;
+                continue;
+            }
             if data_lease.file.is_settled_in(range) || planted(Bug::RecallWithoutFlush) {
                 break;
             }
@@ -326,6 +345,11 @@ impl Core {
             let changed = data_lease.changed.notified();
             if data_lease.has_io() {
                 changed.await;
+                continue;
+            }
+            if data_lease.file.has_given_up() {
+                telling.take();
+                data_lease.file.given_up_ended().await;
                 continue;
             }
             if data_lease.file.is_settled() || planted(Bug::RecallWithoutFlush) {

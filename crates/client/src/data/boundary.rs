@@ -316,6 +316,14 @@ impl FileContent for File {
         File::is_settled_in(self, range)
     }
 
+    fn has_given_up(&self) -> bool {
+        self.given_up.is_any()
+    }
+
+    fn given_up_ended(self: &Rc<Self>) -> impl Future<Output = ()> {
+        self.given_up.ended()
+    }
+
     fn fsync(self: &Rc<Self>, datasync: bool) -> impl Future<Output = Result<bool, Fault>> {
         File::fsync(self, datasync)
     }

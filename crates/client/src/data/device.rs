@@ -371,6 +371,7 @@ impl DataDevice {
     pub fn give_up_unflushed(&self) {
         self.losses.set(self.losses.get() + 1);
         self.lose_unflushed();
+        self.forget_kept();
         self.lost.notify_all();
         self.refuse_waiting();
     }

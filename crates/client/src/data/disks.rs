@@ -26,6 +26,7 @@ use super::arrivals::Arrivals;
 use super::device::{DataDevice, Watch};
 use super::device_open::{Opened, Opening, Problem, zone_names};
 use super::device_writes::Written;
+use super::given_up::GivenUp;
 use super::target::{Meeting, TargetSettings};
 use crate::api::OnEdit;
 use crate::boundary::Offer;
@@ -80,11 +81,17 @@ const GIVEN_UP: u64 = u64::MAX;
 struct ChangeInFlight {
     disk: Rc<DataDisk>,
     key: (u64, u64),
+    operation: u64,
+    given_up: Rc<GivenUp>,
 }
 
 impl Drop for ChangeInFlight {
     fn drop(&mut self) {
-        self.disk.end_write(self.key);
+        let flight = self.disk.end_write(self.key);
+        self.disk.device.change_ended(self.operation);
+        if flight.is_some_and(|flight| flight.session == GIVEN_UP) {
+            self.given_up.end();
+        }
     }
 }
 
@@ -155,7 +162,8 @@ impl DataDisk {
     }
 
     /// Runs a change of blocks `[addr, end)` of an object at the target. No earlier one of these
-    /// blocks may be in flight. The change goes on even if the zone becomes lost meanwhile.
+    /// blocks may be in flight. If the zone becomes lost meanwhile, the change is given up: what
+    /// the target may have of it goes on, and is counted in `given_up` until it has ended.
     ///
     /// # Errors
     /// Those of `change`; `Io`: the zone is lost.
@@ -164,6 +172,7 @@ impl DataDisk {
         session: u64,
         (object, addr, end): (u64, u64, u64),
         change: impl Future<Output = Result<u64, Fault>> + 'static,
+        given_up: &Rc<GivenUp>,
     ) -> Result<u64, Fault> {
         if self.is_lost() {
             return Err(Fault::Io);
@@ -171,7 +180,10 @@ impl DataDisk {
         let lost = self.device.lost();
         let key = (object, addr);
         self.begin_write(session, key, end);
-        let in_flight = ChangeInFlight { disk: self.clone(), key };
+        let (operation, change) = self.device.begin_change(change);
+        let given_up = given_up.clone();
+        let in_flight =
+            ChangeInFlight { disk: self.clone(), key, operation, given_up: given_up.clone() };
         let change = self.device.env.spawn_join(async move {
             let changed = change.await;
             drop(in_flight);
@@ -181,14 +193,17 @@ impl DataDisk {
         changed.unwrap_or_else(|| {
             if let Some(flight) = self.in_flight.borrow_mut().get_mut(&key) {
                 flight.session = GIVEN_UP;
+                given_up.begin();
             }
+            self.device.retract_change(operation);
             Err(Fault::Io)
         })
     }
 
-    fn end_write(&self, key: (u64, u64)) {
-        self.in_flight.borrow_mut().remove(&key);
+    fn end_write(&self, key: (u64, u64)) -> Option<Flight> {
+        let flight = self.in_flight.borrow_mut().remove(&key);
         self.write_done.notify_all();
+        flight
     }
 
     /// Waits until no write of an earlier session is in flight in `[addr, end)`, of an object or,

@@ -27,6 +27,7 @@ use types::{Attr, Fault, FileBlock, Ino, Instant, PagId, Rights, Segment, Server
 use super::budget::Claim;
 use super::class::Class;
 use super::context::DataContext;
+use super::given_up::GivenUp;
 use super::inline_state::{Inline, drop_superseded};
 use super::pool::{PoolRun, Reservation};
 use super::segments::{SegmentMap, from_wire_segment};
@@ -178,6 +179,8 @@ pub struct File {
     /// The inode does not exist any more, and another one may have its number: send nothing for it.
     pub(super) detached: Cell<bool>,
     pub(super) is_unlaunched: Cell<bool>,
+    /// Changes of its object that targets may still make.
+    pub(super) given_up: Rc<GivenUp>,
 }
 
 impl std::fmt::Debug for File {
@@ -440,6 +443,7 @@ impl File {
             unreported: Cell::new(false),
             detached: Cell::new(false),
             is_unlaunched: Cell::new(false),
+            given_up: Rc::default(),
         })
     }
 

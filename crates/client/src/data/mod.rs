@@ -32,6 +32,7 @@ mod disks;
 mod double_pool;
 mod durability;
 mod file;
+mod given_up;
 mod idle;
 mod inline;
 mod inline_state;

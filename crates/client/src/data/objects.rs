@@ -279,7 +279,7 @@ impl File {
                 }
             };
             let blocks = (object.number.0, addr, end);
-            match disk.change_object(session, blocks, change).await {
+            match disk.change_object(session, blocks, change, &self.given_up).await {
                 Err(Fault::AccessDenied) if !ctx.sessions.is_current(session) => {
                     return Err(Fault::Evicted);
                 }

@@ -16,7 +16,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 
 use env::sync::Notify;
@@ -217,9 +219,10 @@ impl DataDevice {
                 Ok(_) => break,
                 // A bit has changed on the way.
                 Err(Fault::Corrupt) if tries < TRIES => {}
-                Err(fault @ (Fault::AccessDenied | Fault::NoSpace | Fault::Io)) => {
-                    return Err(fault);
-                }
+                // The last one was given up.
+                Err(
+                    fault @ (Fault::AccessDenied | Fault::NoSpace | Fault::Io | Fault::Interrupted),
+                ) => return Err(fault),
                 Err(fault) => {
                     self.report(&format!("object {}, write of block {addr}", may.object), fault);
                     return Err(Fault::Io);
@@ -309,7 +312,10 @@ impl DataDevice {
     pub async fn punch_object(&self, may: Capability, from: u64, to: u64) -> Result<u64, Fault> {
         match self.ask(Op::Punch { may, from, to }).await {
             Ok(_) => Ok(self.flushes_begun()),
-            Err(fault @ (Fault::AccessDenied | Fault::NoSpace | Fault::Io)) => Err(fault),
+            // The last one was given up.
+            Err(
+                fault @ (Fault::AccessDenied | Fault::NoSpace | Fault::Io | Fault::Interrupted),
+            ) => Err(fault),
             Err(fault) => {
                 self.report(&format!("object {}, holes from block {from} on", may.object), fault);
                 Err(Fault::Io)
@@ -462,6 +468,43 @@ impl DataDevice {
             None => link.opened.notify_all(),
         }
         link.room.wake_all();
+    }
+
+    /// A change as an operation of its own, which can be given up, and the operation's number.
+    pub(super) fn begin_change<T>(
+        &self,
+        change: impl Future<Output = T> + 'static,
+    ) -> (u64, impl Future<Output = T> + 'static) {
+        let shared = self.link().shared.clone();
+        let operation = shared.own_operation();
+        let steps = async move {
+            let mut change = pin!(change);
+            poll_fn(|cx| shared.step(operation, || change.as_mut().poll(cx))).await
+        };
+        (operation, steps)
+    }
+
+    /// Nobody waits for the change that is this operation: what of it is not sent fails, and what
+    /// is sent is not sent again.
+    pub(super) fn retract_change(&self, operation: u64) {
+        self.link().shared.note_gone(operation);
+        if let Some(session) = self.link().session.borrow().clone() {
+            session.retract(operation);
+        }
+        self.link().opened.notify_all();
+    }
+
+    /// The change that is this operation has ended.
+    pub(super) fn change_ended(&self, operation: u64) {
+        self.link().shared.operation_ended(operation);
+    }
+
+    /// What the target has answered and not made durable is lost: a restart does not get it again.
+    pub(super) fn forget_kept(&self) {
+        let session = self.target.as_ref().and_then(|link| link.session.borrow().clone());
+        if let Some(session) = session {
+            session.forget_kept();
+        }
     }
 
     /// Ends the session: the target forgets this client.

@@ -5,16 +5,20 @@
 //! - an operation whose caller is gone starts no request in an ordinary slot: requests that were
 //!   not sent are withdrawn. Requests that were sent are executed once and answered, like any
 //!   other;
-//! - reserved slots have no callers: commits and returns belong to everybody.
+//! - reserved slots have no callers: commits and returns belong to everybody;
+//! - a request that is *retracted* is never sent again. On a new connection an empty one takes its
+//!   slot and number: so its answer says that the request has been executed, or never will be.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::pin::pin;
 
-use proto::message::Peer;
+use env::sync::{Permit, Semaphore, first};
+use proto::message::{Peer, Request};
 use proto::slots::{SlotClass, Ticket};
 use types::Fault;
 
-use super::Session;
+use super::{PendingRequest, Phase, Session};
 
 /// No operation.
 pub(super) const NO_OPERATION: u64 = 0;
@@ -24,6 +28,8 @@ pub(super) const NO_OPERATION: u64 = 0;
 pub struct Shared {
     order: Cell<u64>,
     current: Cell<u64>,
+    /// Operations of the client itself, numbered downwards from the highest number.
+    own: Cell<u64>,
     gone: RefCell<BTreeSet<u64>>,
 }
 
@@ -59,6 +65,12 @@ impl Shared {
         poll()
     }
 
+    /// Number of an operation of the client itself. No caller's has it: those count upwards.
+    pub fn own_operation(&self) -> u64 {
+        self.own.set(self.own.get() + 1);
+        u64::MAX - self.own.get()
+    }
+
     /// Is the caller of the current operation gone?
     pub fn caller_is_gone(&self) -> bool {
         self.is_gone(self.current.get())
@@ -84,7 +96,40 @@ impl Drop for Current<'_> {
     }
 }
 
+impl<P: Peer> PendingRequest<P> {
+    /// What goes to the server on a new connection.
+    pub(super) fn to_send_again(&self) -> Request<P> {
+        let request = &*self.request;
+        if !self.retracted {
+            return request.clone();
+        }
+        let (slot, seq, principal) = (request.slot, request.seq, request.principal.clone());
+        Request { slot, seq, principal, sync: false, replay: None, ops: vec![P::sync()] }
+    }
+}
+
 impl<P: Peer> Session<P> {
+    /// A permit for a slot.
+    ///
+    /// # Errors
+    /// `Interrupted`: the operation was given up.
+    pub(super) async fn permit(
+        &self,
+        permits: &Semaphore,
+        operation: u64,
+    ) -> Result<Permit, Fault> {
+        let mut permit = pin!(permits.acquire(1));
+        loop {
+            let given_up = self.given_up.notified();
+            if self.shared.is_gone(operation) {
+                return Err(Fault::Interrupted);
+            }
+            if let Some(permit) = first(permit.as_mut(), given_up).await {
+                return Ok(permit);
+            }
+        }
+    }
+
     /// The caller of `operation` is gone: withdraws what the operation has not sent.
     pub(super) fn withdraw_unsent(&self, operation: u64) {
         let mut state = self.state.borrow_mut();
@@ -102,5 +147,31 @@ impl<P: Peer> Session<P> {
         }
         self.changed.notify_all();
         self.room.notify_all();
+        self.given_up.notify_all();
+    }
+
+    /// `operation` is not to change anything any more; [`Shared`] must know that its caller is gone.
+    /// What it has not sent fails with `Interrupted`. What the server may have is not sent again:
+    /// its answer comes when the server has executed it, or has none of it in flight.
+    pub fn retract(&self, operation: u64) {
+        self.withdraw_unsent(operation);
+        let mut state = self.state.borrow_mut();
+        let own = state.pending.values_mut().filter(|pending| pending.operation == operation);
+        own.for_each(|pending| pending.retracted = true);
+    }
+
+    /// What was answered and is not known to be durable has been given up: a server that restarts
+    /// does not get it again.
+    pub fn forget_kept(&self) {
+        let mut state = self.state.borrow_mut();
+        state.replay.drop_kept();
+        // A recovery in progress may be about to repeat it: it begins anew.
+        if state.phase == Phase::Recovering
+            && let Some(stream) = &state.stream
+        {
+            stream.shutdown();
+        }
+        drop(state);
+        self.announce_room();
     }
 }

@@ -394,12 +394,12 @@ impl<P: Peer> Session<P> {
                     false => pending.sent = now,
                 }
                 pending.timer = timer;
-                (pending.order, pending.request.clone())
+                (pending.order, pending.to_send_again())
             })
             .collect();
         requests.sort_unstable_by_key(|(order, _)| *order);
         for (_, request) in requests {
-            self.enqueue(&mut state, (*request).clone());
+            self.enqueue(&mut state, request);
         }
         self.look_at(&mut state, timer.ends());
         drop(state);

@@ -126,6 +126,8 @@ struct PendingRequest<P: Peer> {
     timer: Timer,
     /// The operation that it belongs to; 0 if it cannot be given up.
     operation: u64,
+    /// It is not sent again.
+    retracted: bool,
     answer: OneSender<Answer<P>>,
     _permit: Permit,
 }
@@ -240,6 +242,8 @@ pub struct Session<P: Peer> {
     watched: Notify,
     /// Notified when there is more room in the replay list.
     room: Notify,
+    /// Notified when an operation was given up.
+    given_up: Notify,
     events: OnceCell<Weak<dyn Events<P>>>,
     /// Pushes that came before `events` was there.
     early_pushes: RefCell<Vec<P::Push>>,
@@ -307,7 +311,7 @@ impl<P: Peer> Session<P> {
         let weight = weight::<P>(&call.ops);
         loop {
             self.wait_for_room(call.class, weight, operation).await?;
-            let permit = permits.acquire(1).await;
+            let permit = self.permit(permits, operation).await?;
             let asked = call.class == SlotClass::Ordinary;
             if asked
                 && self
@@ -377,6 +381,7 @@ impl<P: Peer> Session<P> {
             resent: false,
             timer,
             operation,
+            retracted: false,
             answer,
             _permit: permit,
         };
@@ -745,6 +750,7 @@ impl<P: Peer> Session<P> {
             changed: Notify::new(),
             watched: Notify::new(),
             room: Notify::new(),
+            given_up: Notify::new(),
             events: OnceCell::new(),
             early_pushes: RefCell::default(),
             leaving: Cell::new(false),

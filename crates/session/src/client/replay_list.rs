@@ -133,6 +133,11 @@ impl<P: Peer> ReplayList<P> {
         }
     }
 
+    /// Drops all entries; what is in flight may still come.
+    pub fn drop_kept(&mut self) {
+        (self.list, self.bytes) = (BTreeMap::new(), 0);
+    }
+
     /// Drops all entries; nothing is in flight either.
     pub fn clear(&mut self) {
         *self = ReplayList::new(self.limits);

@@ -141,7 +141,7 @@ fn lost_target_fails_at_once_also_what_waits_for_it() {
         assert!(rig.env.now().since(begun) < Duration::from_millis(500), "at once");
         assert_eq!(state(&rig, 1), "lost");
         assert!(other.read(0, BLOCK).await.unwrap().to_vec() == [1; BLOCK]);
-        // It is found again: the write that waited comes first, and nothing else is mixed in.
+        // It is found again: the write that waited does not come any more.
         rig.server.targets[0].start();
         rig.ctx.zones_reported(HOME, &ZoneList { lost: Vec::new(), ..lost });
         rig.write(&gone, 0, &[6; BLOCK]).await.unwrap();
@@ -150,6 +150,64 @@ fn lost_target_fails_at_once_also_what_waits_for_it() {
         assert_eq!(rig.server.seen(Ino(2))[..2 * BLOCK], [[6; BLOCK], [1; BLOCK]].concat());
         rig.finish(2048).await;
     });
+}
+
+/// How far a write was when its zone was called lost.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum GivenUp {
+    Unsent,
+    Sent,
+    Answered,
+}
+
+/// Its bytes are reported as lost. Then another client writes the blocks, and makes that durable.
+#[test]
+fn write_given_up_with_a_lost_zone_never_falls_on_what_others_wrote_since() {
+    for (seed, case) in (1021..).zip([GivenUp::Unsent, GivenUp::Sent, GivenUp::Answered]) {
+        run(seed, setup(), move |rig| async move {
+            let file = rig.file(2);
+            rig.write(&file, 0, &[1; 3 * BLOCK]).await.unwrap();
+            assert_eq!(file.fsync(false).await, Ok(true));
+            let target = rig.server.targets[0].clone();
+            match case {
+                GivenUp::Unsent => target.kill(),
+                GivenUp::Sent => target.hold_writes(true),
+                GivenUp::Answered => target.set_stalled(true),
+            }
+            rig.env.sleep(Duration::from_millis(100)).await;
+            let writes = target.counts.borrow().writes;
+            rig.write(&file, 0, &[2; 2 * BLOCK]).await.unwrap();
+            file.launch_all();
+            rig.env.sleep(Duration::from_millis(100)).await;
+            let answered = target.counts.borrow().writes > writes;
+            assert_eq!(answered, case == GivenUp::Answered);
+            target.kill();
+            let info = rig.ctx.disks.get(PagId(1)).unwrap().info().clone();
+            let (zones, leaving) = (vec![info], Vec::new());
+            let lost = ZoneList { zones, lost: vec![PagId(1)], leaving };
+            rig.ctx.zones_reported(HOME, &lost);
+            assert_eq!(file.fsync(false).await, Err(Fault::Io), "{case:?}");
+            assert_eq!(file.given_up.is_any(), case == GivenUp::Sent, "{case:?}");
+            rig.ctx.zones_reported(HOME, &ZoneList { lost: Vec::new(), ..lost });
+            let waits = file.clone();
+            let ended = rig.env.spawn_join(async move { waits.given_up.ended().await });
+            rig.env.sleep(Duration::from_secs(20)).await;
+            assert_eq!(ended.is_ready(), case != GivenUp::Sent, "no right goes before");
+            let other = [9; BLOCK].to_vec();
+            target.disk.borrow_mut().blocks.insert((types::ObjectId(2), 0), other);
+            target.hold_writes(false);
+            target.set_stalled(false);
+            target.start();
+            ended.await;
+            rig.env.sleep(Duration::from_secs(5)).await;
+            let seen = rig.server.seen(Ino(2))[..2 * BLOCK].to_vec();
+            assert!(seen == [[9; BLOCK], [1; BLOCK]].concat(), "{case:?}");
+            rig.write(&file, 0, &[3; BLOCK]).await.unwrap();
+            assert_eq!(file.fsync(false).await, Ok(true), "the session goes on");
+            assert_eq!(rig.server.seen(Ino(2))[..BLOCK], [3; BLOCK]);
+            rig.finish(2048).await;
+        });
+    }
 }
 
 /// The session keeps what a restart loses, but the target may refuse to have it again.
