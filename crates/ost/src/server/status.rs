@@ -59,6 +59,8 @@ impl Server {
         add_waits(out, "held", &counters.held);
         out.number("metadata_blocks", usage.blocks);
         out.number("metadata_free", usage.blocks_free);
+        out.number("metadata_for_overwrites", self.runtime.store.metadata_for_overwrites());
+        out.flag("short_of_metadata", self.runtime.store.is_short_of_metadata());
         out.close('}');
         let commit = &counters.commit;
         out.key("journal");

@@ -114,7 +114,11 @@ impl ObjectStore {
         let cost = Cost {
             log_bytes: WRITE.log_bytes + replaced * REPLACED_BYTES,
             dirty: WRITE.dirty + replaced,
-            ..WRITE
+            // It had room when it ran first.
+            reserve: match write.room {
+                Room::Repeated => Reserve::Replay,
+                Room::Of(_) => WRITE.reserve,
+            },
         };
         let begin = self.flight.content.env.now();
         let mut waited = false;

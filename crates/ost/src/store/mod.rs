@@ -43,7 +43,8 @@ use std::rc::Rc;
 use engine::store::Store;
 use engine::store::barrier::{CommitStats, Waits};
 use env::IoBuf;
-use proto::ost::{ObjectRun, Statement, TargetInfo};
+use proto::ost::{IO_BLOCKS_MAX, ObjectRun, Statement, TargetInfo};
+use types::limits::BLOCK_U64;
 use types::{ClientId, Epoch, Fault, Uuid};
 
 #[cfg(test)]
@@ -208,10 +209,30 @@ impl ObjectStore {
 
     fn supply(&self) -> Supply {
         let usage = self.engine.usage();
+        let kept = usage.blocks_set_aside + self.metadata_for_overwrites();
         Supply {
             blocks: self.space.free().saturating_sub(self.space.reserve()),
-            nodes: usage.blocks_free.saturating_sub(usage.blocks_set_aside),
+            nodes: usage.blocks_free.saturating_sub(kept),
         }
+    }
+
+    /// Free metadata blocks that are left for writes over blocks that are there.
+    pub fn metadata_for_overwrites(&self) -> u64 {
+        let (usage, free) = (self.engine.usage(), self.space.free());
+        let mapped = (self.flight.content.blocks - 1).saturating_sub(free);
+        let log = match self.engine.superblock().journal {
+            None => usage.log_bytes / BLOCK_U64,
+            Some(_) => 0,
+        };
+        let nodes = usage.blocks.saturating_sub(usage.blocks_set_aside + log);
+        promises::overwrites(mapped, free, nodes)
+    }
+
+    /// Are metadata blocks the reason why it has no room for a large write?
+    pub fn is_short_of_metadata(&self) -> bool {
+        let (supply, large) = (self.supply(), u64::from(IO_BLOCKS_MAX));
+        let left = |blocks: u64| blocks.saturating_sub(self.promises.total());
+        left(supply.mappable()) < large && left(supply.blocks) >= large
     }
 
     /// The client is gone: nothing is kept for it any more.

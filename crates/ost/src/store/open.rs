@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - the label comes last: an interrupted format leaves a device that no opening accepts;
-//! - the front slice has the log, 1/96 of the device and at least 8 MiB; the other slice has the
+//! - the front slice has the log, 1/48 of the device and at least 8 MiB; the other slice has the
 //!   rest but for the label's second copy;
 //! - an opening serves nothing before it knows all free runs and all fenced clients.
 
@@ -33,8 +33,9 @@ use super::{Counters, FormatOptions, NewJournal, ObjectStore, Options};
 
 /// Blocks of the front slice besides the log, at least.
 const FRONT_MIN: u64 = 2048;
-/// The part of the device that the front slice has besides the log.
-const FRONT_PART: u64 = 96;
+/// The part of the device that the front slice has besides the log: so much that each block of an
+/// object may be a segment of its own ([`super::promises`]).
+const FRONT_PART: u64 = 48;
 /// Blocks of the content slice at least.
 const CONTENT_MIN: u64 = 256;
 /// Entries that an opening reads in one transaction.

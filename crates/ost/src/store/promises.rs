@@ -17,7 +17,10 @@
 //! - only a client with a session is kept any;
 //! - a promise is made only of blocks that are free, not of the reserve and not promised. What is
 //!   stated after a restart may exceed that: others may have freed it, and repeat that only later;
-//! - so many blocks are promised at most as the free metadata blocks can map, one by one.
+//! - so many blocks are promised at most as the free metadata blocks can map, one by one;
+//! - these leave out what writes over the blocks that are there may need. Such a write takes no
+//!   room, and goes to fresh blocks: at worst, each block ends up as a segment of its own, with free
+//!   runs of one block between them ([`overwrites`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -31,6 +34,21 @@ use types::{Bug, ClientId, planted};
 const MAPPED_BY_NODE: u64 = 8;
 /// Free metadata blocks that no promise counts on.
 const NODES_LEFT: u64 = 64;
+/// Segments of one block that a metadata block can map, and free runs, in leaves that are half full
+/// and with their part of the nodes above.
+const SEGMENTS_BY_NODE: u64 = 70;
+const RUNS_BY_NODE: u64 = 120;
+/// Of all metadata blocks, writes over others are left so many tenths at most. A target that was
+/// made with few of them can still be filled when its objects lie in large segments.
+const OVERWRITES_TENTHS: u64 = 7;
+
+/// Metadata blocks that writes over others may need at worst, where objects have `mapped` content
+/// blocks, `free` ones are free, and there are `nodes` metadata blocks.
+pub(super) fn overwrites(mapped: u64, free: u64, nodes: u64) -> u64 {
+    let segments = mapped.div_ceil(SEGMENTS_BY_NODE);
+    let runs = mapped.min(free).div_ceil(RUNS_BY_NODE);
+    (segments + runs).min(nodes / 10 * OVERWRITES_TENTHS)
+}
 
 /// What is kept for a client.
 #[derive(Clone, Copy, Default)]
@@ -61,8 +79,15 @@ pub(super) struct Promises {
 pub(super) struct Supply {
     /// Free content blocks without the reserve.
     pub blocks: u64,
-    /// Free metadata blocks.
+    /// Free metadata blocks, without those that writes over others may need.
     pub nodes: u64,
+}
+
+impl Supply {
+    /// Content blocks that the metadata can map.
+    pub(super) fn mappable(&self) -> u64 {
+        self.nodes.saturating_sub(NODES_LEFT).saturating_mul(MAPPED_BY_NODE)
+    }
 }
 
 impl Promises {
@@ -156,9 +181,8 @@ impl Promises {
             return repeated;
         }
         self.state(client, said);
-        let most = supply.nodes.saturating_sub(NODES_LEFT).saturating_mul(MAPPED_BY_NODE);
         let kept = if planted(Bug::RoomPromisedTwice) { 0 } else { self.total.get() };
-        let left = supply.blocks.min(most).saturating_sub(kept);
+        let left = supply.blocks.min(supply.mappable()).saturating_sub(kept);
         if needed > left {
             return None;
         }
@@ -275,6 +299,20 @@ mod tests {
         assert_eq!(promises.give(B, said(1, 0), (1, 1), few), None);
         let none = Supply { nodes: NODES_LEFT - 1, ..few };
         assert_eq!(Promises::default().give(B, said(1, 0), (1, 1), none), None);
+    }
+
+    #[test]
+    fn writes_over_others_keep_the_metadata_of_the_worst_case_or_seven_tenths() {
+        assert_eq!(overwrites(70 * 100, 120 * 3, 1000), 103);
+        assert_eq!(overwrites(70 * 100, u64::MAX, 1000), 100 + 59, "a run behind each segment");
+        assert_eq!(overwrites(0, 1 << 40, 1000), 0);
+        assert_eq!(overwrites(1 << 40, 0, 1000), 700);
+        // A target as it is made now: 1/48 of its blocks are metadata.
+        for mapped in [0u64, 1 << 20, 24 << 20, 47 << 20] {
+            let (nodes, content) = (1 << 20, 47 << 20);
+            let kept = overwrites(mapped, content - mapped, nodes);
+            assert!(kept < nodes / 10 * OVERWRITES_TENTHS, "{mapped}: the bound falsifies it");
+        }
     }
 
     /// Two clients with room; `mutate` changes what is kept for the first one, not the sum.

@@ -8,13 +8,14 @@ use engine::error::StoreError;
 use engine::store::Store;
 use engine::store::open::OpenOptions;
 use env::sim::SimRng;
+use proto::ost::Statement;
 use types::{ClientId, Duration, Fault, ObjectId, PagId, Uuid};
 
 use super::super::check::Finding;
 use super::super::format::{
     BLOCKS_MAX, Extent, FREE, OBJECTS, Run, SEGMENTS, SUMS, Segment, place_key,
 };
-use super::super::{Asked, FormatOptions, ObjectStore};
+use super::super::{Asked, FormatOptions, ObjectStore, Room};
 use super::{Disks, FREELY, NOBODY, OPTIONS, content, look, new_client, open, read_all, write};
 
 #[test]
@@ -52,6 +53,70 @@ fn write_without_room_changes_nothing_and_one_over_others_still_finds_some() {
         write(&store, 2, 0, 100, 1).await.unwrap();
         assert_eq!(store.space.free(), left);
     });
+}
+
+/// Takes metadata blocks until `left` are there for writes.
+async fn take_metadata(store: &ObjectStore, left: u64) -> Vec<(types::MetaBlock, u32)> {
+    let mut taken = Vec::new();
+    loop {
+        let usage = store.engine().usage();
+        let more = (usage.blocks_free - usage.blocks_set_aside).saturating_sub(left).min(100);
+        if more == 0 {
+            return taken;
+        }
+        let more = more as u32;
+        let made = store.engine().run(Cost::DELETE, |txn| txn.alloc_meta(more, None)).await;
+        taken.push((made.unwrap().0, more));
+    }
+}
+
+/// Fills a target as far as it promises room, then breaks all of it into segments of one block.
+#[test]
+fn accepted_writes_over_others_find_metadata_however_scattered_they_are() {
+    let disks = Disks::formatted(12_000, 1 << 20, false, true);
+    disks.world(1).run(|env| async move {
+        let store = open(&env).await;
+        let client = new_client(&store).await;
+        let taken = take_metadata(&store, 64 + 130).await;
+        let (mut blocks, mut number) = (0, 0);
+        let mut say = || {
+            number += 1;
+            Statement { number, blocks: 0, asked: 0 }
+        };
+        while store.promise(client, say(), 50, 50).is_ok() {
+            let (data, sums) = content(1, blocks, 50, 1);
+            let asked = Asked { client, slot: 0, seq: number_of(blocks) };
+            let room = Room::Of(say());
+            store.write(asked, (ObjectId(1), blocks), data, &sums, room).await.unwrap();
+            blocks += 50;
+        }
+        assert!(store.is_short_of_metadata() && store.info().free > 2000, "{blocks} blocks");
+        assert!(blocks > 3000, "{blocks} blocks");
+        let mut version = 1;
+        for (from, step) in [(0, 2), (1, 4), (3, 4)] {
+            version += 1;
+            for block in (from..blocks).step_by(step) {
+                let made = write(&store, 1, block, 1, version).await;
+                made.unwrap_or_else(|fault| panic!("block {block} of {blocks}: {fault}"));
+            }
+        }
+        let segments = store.engine().count(SEGMENTS).await.unwrap();
+        assert!(segments > blocks / 2, "{segments} segments of {blocks} blocks");
+        for (block, len) in taken {
+            store.engine().run(Cost::DELETE, |txn| txn.free_meta(block, len)).await.unwrap();
+        }
+        assert_eq!(store.check().await.unwrap(), []);
+        let found = look(&store, 1, blocks, |_| vec![2, 3, 4]).await.unwrap();
+        assert_eq!(found.len() as u64, blocks);
+        // With metadata there is room again.
+        assert!(!store.is_short_of_metadata());
+        store.promise(client, say(), 50, 50).unwrap();
+    });
+}
+
+/// The sequence number of the write of these blocks.
+fn number_of(blocks: u64) -> u32 {
+    (blocks / 50) as u32 + 1
 }
 
 #[test]
