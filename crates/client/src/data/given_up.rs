@@ -2,7 +2,8 @@
 //! their zone was called lost while they were in flight.
 //!
 //! Invariants:
-//! - a change that was given up and not sent is never sent, and one that was sent is not sent again;
+//! - a change that was given up and not sent is never sent, and one that was sent is not sent
+//!   again;
 //! - as long as a target may make one, no right on the content is returned: it could fall on what
 //!   another client has written since.
 

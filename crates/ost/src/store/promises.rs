@@ -19,8 +19,8 @@
 //!   stated after a restart may exceed that: others may have freed it, and repeat that only later;
 //! - so many blocks are promised at most as the free metadata blocks can map, one by one;
 //! - these leave out what writes over the blocks that are there may need. Such a write takes no
-//!   room, and goes to fresh blocks: at worst, each block ends up as a segment of its own, with free
-//!   runs of one block between them ([`overwrites`]).
+//!   room, and goes to fresh blocks: at worst, each block ends up as a segment of its own, with
+//!   free runs of one block between them ([`overwrites`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -150,7 +150,8 @@ impl<P: Peer> Session<P> {
         self.given_up.notify_all();
     }
 
-    /// `operation` is not to change anything any more; [`Shared`] must know that its caller is gone.
+    /// `operation` is not to change anything any more; [`Shared`] must know that its caller is
+    /// gone.
     /// What it has not sent fails with `Interrupted`. What the server may have is not sent again:
     /// its answer comes when the server has executed it, or has none of it in flight.
     pub fn retract(&self, operation: u64) {
