@@ -188,7 +188,7 @@ impl Kept {
                         return Ok(());
                     }
                     Err(error) => {
-                        let text = format!("its target has stopped: {error}");
+                        let text = format!("{device}: its target has stopped: {error}");
                         *self.state.borrow_mut() = State::Down(text);
                     }
                 }
@@ -196,7 +196,7 @@ impl Kept {
                     (pause, said) = (PAUSE, String::new());
                 }
             }
-            self.log_reason(&device, &mut said);
+            self.log_reason(&mut said);
             if first(opener.env.sleep(pause), stop.asked()).await.is_none() {
                 return Err(());
             }
@@ -207,12 +207,12 @@ impl Kept {
     }
 
     /// Says once why it is not served.
-    fn log_reason(&self, device: &str, said: &mut String) {
+    fn log_reason(&self, said: &mut String) {
         if let State::Down(why) = &*self.state.borrow()
             && why != said
         {
             let again = LONGEST_PAUSE.as_secs();
-            log::line(&format!("{device}: {why}; it is opened again after at most {again} s"));
+            log::line(&format!("{why}; it is opened again after at most {again} s"));
             said.clone_from(why);
         }
     }

