@@ -372,9 +372,14 @@ fn another_target_at_the_address_gets_no_request() {
 #[test]
 fn target_that_refuses_the_server_counts_as_away_and_gets_no_new_files() {
     with_targets(2, "policy=objects width=1", |bed, targets, c, dir| async move {
+        let old = [create(&c, dir, "a").await.unwrap(), create(&c, dir, "b").await.unwrap()];
         targets[0].kill(&bed.world);
         let foreign = Target::with_key(1, BLOCKS, [4; 32]);
         foreign.start(&bed.world);
+        // One of them lies there, and its object is to be destroyed.
+        for (text, (attr, _)) in ["a", "b"].into_iter().zip(old) {
+            unlink(&c, dir, text, attr.ino).await;
+        }
         soon(&bed, "refused", || foreign.refused.get() > 0).await;
         bed.sleep(Duration::from_secs(2)).await;
         let text = status(&bed).await;
