@@ -86,7 +86,6 @@ fn history_may_last_the_maximum_of_hours() {
 #[test]
 fn invalid_sim_arguments_are_refused_with_advice() {
     let refused = [
-        ("--mds 2 --osts 1", "--osts: not simulated with --mds of 2 or more"),
         ("--mds 5", "5 is not in 1..=4"),
         ("--faults rain", "no such fault: rain"),
         ("--faults cut,cut", "twice"),
