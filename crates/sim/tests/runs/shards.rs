@@ -81,7 +81,7 @@ fn shards_that_share_targets_hold() {
 /// power would have to go between two flushes of one server.
 const UNGUARDED: &[(&str, Guards, u64, Invariant)] = &[
     ("COMMITTED", Guards { committed: false, ..Guards::ALL }, 54, Invariant::Whole),
-    ("PREPARED", Guards { prepared: false, ..Guards::ALL }, 20, Invariant::Whole),
+    ("PREPARED", Guards { prepared: false, ..Guards::ALL }, 46, Invariant::Whole),
 ];
 
 /// Two shards whose servers are killed, and lose power.
