@@ -250,9 +250,9 @@ async fn plan(
     worker: ShardId,
     planned: &mut Planned,
 ) -> Option<Coordination> {
+    let cost = ops::cost(&candidate.op)?;
     let (gates, home) = (planned.waited.gates.take(), candidate.home.clone());
     let own = Waited { gates, home, ..Waited::default() };
-    let cost = ops::cost(&candidate.op)?;
     let (session, nothing) = (&candidate.session, OutcomeRecord::new());
     let squashed = session.squash() != Squash::Off;
     let (now, mut effects) = (server.runtime.stamp(), Effects::default());
