@@ -313,7 +313,9 @@ impl File {
 }
 
 impl PlacedPiece {
-    /// As blocks of an object, with the room that they take of that of the run at `start`.
+    /// As blocks of an object, with the room that they take of that of the run at `start`. Those
+    /// that follow a piece in `out` on its target extend it, as far as one request goes: units of a
+    /// stripe that are adjacent in the object are written at once.
     fn of_object(
         &self,
         state: &FileState,
@@ -321,15 +323,27 @@ impl PlacedPiece {
         run: &mut DirtyRun,
         out: &mut Vec<ObjectPiece>,
     ) {
-        for from in (self.from..self.to).step_by(IO_BLOCKS_MAX as usize * BLOCK) {
-            let to = self.to.min(from + IO_BLOCKS_MAX as usize * BLOCK);
-            let (first, last) = (start + (from / BLOCK) as u64, start + (to / BLOCK) as u64);
-            out.push(ObjectPiece {
-                pag: self.pag,
-                addr: self.addr + ((from - self.from) / BLOCK) as u64,
-                bytes: from..to,
-                room: run.reserved.room.split(&state.layout.room_needed(first, last)),
+        const MOST: usize = IO_BLOCKS_MAX as usize * BLOCK;
+        let mut from = self.from;
+        while from < self.to {
+            let addr = self.addr + ((from - self.from) / BLOCK) as u64;
+            let before = out.iter_mut().rev().find(|piece| piece.pag == self.pag).filter(|piece| {
+                piece.addr + (piece.len() / BLOCK) as u64 == addr && piece.len() < MOST
             });
+            let to = self.to.min(from + MOST - before.as_ref().map_or(0, |piece| piece.len()));
+            let (first, last) = (start + (from / BLOCK) as u64, start + (to / BLOCK) as u64);
+            let room = run.reserved.room.split(&state.layout.room_needed(first, last));
+            match before {
+                Some(piece) => {
+                    piece.bytes.push(from..to);
+                    piece.room.merge(room);
+                }
+                None => {
+                    let bytes = std::iter::once(from..to).collect();
+                    out.push(ObjectPiece { pag: self.pag, addr, bytes, room });
+                }
+            }
+            from = to;
         }
     }
 }

@@ -43,15 +43,36 @@ use crate::waits::Wait;
 /// How long a writer waits for room that accepted bytes have at a full target.
 const ROOM_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A piece of a launched run: blocks of an object.
+/// A piece of a launched run: successive blocks of an object, written with one request.
 pub(super) struct ObjectPiece {
     pub pag: PagId,
     /// First block of the object.
     pub addr: u64,
-    /// Bytes of the run's buffer: as many as one request carries at most.
-    pub bytes: Range<usize>,
+    /// Where the blocks lie in the run's buffer, in order; several ranges if stripe units are
+    /// smaller than the run. As many bytes as one request carries at most.
+    pub bytes: Vec<Range<usize>>,
     /// For the blocks that the target may not have yet.
     pub room: Room,
+}
+
+impl ObjectPiece {
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.bytes.iter().map(Range::len).sum()
+    }
+
+    /// One range of a buffer that holds all its bytes: of `buf`, or of a copy if they lie apart.
+    fn contiguous(&self, buf: &Rc<IoBuf>) -> (Rc<IoBuf>, Range<usize>) {
+        if let [one] = &self.bytes[..] {
+            return (buf.clone(), one.clone());
+        }
+        let (mut joined, mut at) = (IoBuf::unspecified(self.len()), 0);
+        for part in &self.bytes {
+            joined[at..at + part.len()].copy_from_slice(&buf[part.clone()]);
+            at += part.len();
+        }
+        (Rc::new(joined), 0..at)
+    }
 }
 
 impl FileState {
@@ -222,9 +243,11 @@ impl File {
     ) -> (Vec<(PagId, u64)>, Result<(), Fault>) {
         let buf = Rc::new(buf);
         let mut writes = Vec::new();
-        for ObjectPiece { pag, addr, bytes, room } in pieces {
+        for piece in pieces {
+            let (buf, bytes) = piece.contiguous(&buf);
+            let ObjectPiece { pag, addr, room, .. } = piece;
             let end = addr + (bytes.len() / BLOCK) as u64;
-            let (this, object, buf) = (self.clone(), object.clone(), buf.clone());
+            let (this, object) = (self.clone(), object.clone());
             writes.push(self.ctx.env.spawn_join(async move {
                 let data = Some((buf, bytes, room.at(pag)));
                 let blocks = (addr, end);

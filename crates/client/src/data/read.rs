@@ -4,6 +4,7 @@
 //! Invariants: a read sees every write that was acknowledged before it began; it registers its
 //! blocks (`reading`), so that none leaves the file while a device reads it.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use env::IoBuf;
@@ -60,6 +61,63 @@ pub(super) enum Source {
     Target { object: Rc<Object>, pag: types::PagId, addr: u64, blocks: u64 },
 }
 
+impl Source {
+    /// The zone that it is read from.
+    fn pag(&self) -> Option<types::PagId> {
+        match self {
+            Source::Memory(_) => None,
+            Source::Device { pag, .. } | Source::Target { pag, .. } => Some(*pag),
+        }
+    }
+
+    /// Blocks to be read.
+    fn blocks(&self) -> u64 {
+        match self {
+            Source::Memory(_) => 0,
+            Source::Device { blocks, .. } | Source::Target { blocks, .. } => *blocks,
+        }
+    }
+}
+
+/// Sources that are read at once.
+struct Joined {
+    source: Source,
+    /// For each of them: which one it was, and its bytes in the buffer.
+    places: Vec<(usize, Range<usize>)>,
+}
+
+/// Joins those of the sources that are adjacent in an object, as with stripe units that are
+/// smaller than what is read.
+fn joined(parts: Vec<Source>) -> Vec<Joined> {
+    let mut out: Vec<Joined> = Vec::with_capacity(parts.len());
+    for (index, part) in parts.into_iter().enumerate() {
+        if let Source::Target { pag, addr, blocks, .. } = part {
+            let same = |one: &&mut Joined| one.source.pag() == Some(pag);
+            if let Some(Joined { source: Source::Target { addr: begin, blocks: len, .. }, places }) =
+                out.iter_mut().rev().find(same)
+                && *begin + *len == addr
+            {
+                let from = *len as usize * BLOCK;
+                *len += blocks;
+                places.push((index, from..*len as usize * BLOCK));
+                continue;
+            }
+        }
+        let bytes = match &part {
+            Source::Memory(buf) => buf.len(),
+            other => other.blocks() as usize * BLOCK,
+        };
+        out.push(Joined { source: part, places: vec![(index, 0..bytes)] });
+    }
+    out
+}
+
+/// Blocks of a file that were read: part of a buffer.
+struct Filled {
+    buffer: Rc<IoBuf>,
+    bytes: Range<usize>,
+}
+
 impl File {
     /// Registers a device read of `[from, to)`.
     pub(super) fn begin_read(
@@ -107,17 +165,17 @@ impl File {
             changed.await;
         };
         let (first, _) = blocks_of(offset, end);
-        let buffers = self.read_sources(parts).await?;
+        let filled = self.read_sources(parts).await?;
         drop(guard);
-        let mut out = ReadData { parts: Vec::with_capacity(buffers.len()), filling: None };
+        let mut out = ReadData { parts: Vec::with_capacity(filled.len()), filling: None };
         let mut at = first * BLOCK_U64;
-        for buffer in buffers {
-            let next = at + buffer.len() as u64;
+        for Filled { buffer, bytes } in filled {
+            let next = at + bytes.len() as u64;
             let (from, to) = (offset.max(at), end.min(next));
             let part = ReadPart {
-                start: (from - at) as usize,
-                end: (to - at) as usize,
-                buffer: Rc::new(buffer),
+                start: bytes.start + (from - at) as usize,
+                end: bytes.start + (to - at) as usize,
+                buffer,
             };
             out.parts.push(part);
             at = next;
@@ -165,36 +223,37 @@ impl File {
         Some(parts)
     }
 
-    /// Reads from all devices at once.
-    async fn read_sources(self: &Rc<Self>, parts: Vec<Source>) -> Result<Vec<IoBuf>, Fault> {
+    /// Reads from all devices at once, and with one read what is adjacent in an object.
+    async fn read_sources(self: &Rc<Self>, parts: Vec<Source>) -> Result<Vec<Filled>, Fault> {
         let env = &self.ctx.env;
-        let devices = parts.iter().filter(|part| !matches!(part, Source::Memory(_))).count();
+        let reads = joined(parts);
+        let devices = reads.iter().filter(|read| read.source.pag().is_some()).count();
         if devices > 0 {
             self.ctx.wait_for_lease(self.ctx.sessions.of(self.server)).await?;
         }
-        let mut out = Vec::with_capacity(parts.len());
-        let mut reads = Vec::new();
-        for part in parts {
-            let (pag, blocks) = match &part {
-                Source::Memory(_) => (None, 0),
-                Source::Device { pag, blocks, .. } | Source::Target { pag, blocks, .. } => {
-                    (Some(*pag), *blocks)
-                }
-            };
-            let buf = IoBuf::unspecified(blocks as usize * BLOCK);
-            let (Some(pag), 2..) = (pag, devices) else {
-                out.push(Some(self.read_source(part, buf).await?));
+        let mut out: Vec<Option<Filled>> = Vec::new();
+        out.resize_with(reads.iter().map(|read| read.places.len()).sum(), || None);
+        let mut give = |buf: IoBuf, places: Vec<(usize, Range<usize>)>| {
+            let buffer = Rc::new(buf);
+            for (index, bytes) in places {
+                out[index] = Some(Filled { buffer: buffer.clone(), bytes });
+            }
+        };
+        let mut running = Vec::new();
+        for Joined { source, places } in reads {
+            let buf = IoBuf::unspecified(source.blocks() as usize * BLOCK);
+            let (Some(pag), 2..) = (source.pag(), devices) else {
+                give(self.read_source(source, buf).await?, places);
                 continue;
             };
             let this = self.clone();
-            let read = env.spawn_join(async move { this.read_source(part, buf).await });
-            reads.push((out.len(), pag, read));
-            out.push(None);
+            let read = env.spawn_join(async move { this.read_source(source, buf).await });
+            running.push((places, pag, read));
         }
         let mut failed = None;
-        for (index, pag, read) in reads {
+        for (places, pag, read) in running {
             match self.ctx.waits.named(env, Wait::Read(pag), read).await {
-                Ok(buf) => out[index] = Some(buf),
+                Ok(buf) => give(buf, places),
                 Err(fault) => failed = failed.or(Some(fault)),
             }
         }
@@ -267,5 +326,57 @@ impl FileState {
         let to = self.dirty_from(block, to).map_or(to, |(start, _)| start);
         let piece = self.layout.piece_at(block, to);
         (piece.mapped.is_some_and(|mapped| mapped.written), piece.to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::PagId;
+
+    use super::*;
+    use crate::data::striped::tests::object;
+
+    #[test]
+    fn units_that_are_adjacent_in_an_object_are_read_at_once() {
+        let object = object(4, 2);
+        let target = |pag, addr, blocks| Source::Target {
+            object: object.clone(),
+            pag: PagId(pag),
+            addr,
+            blocks,
+        };
+        // Blocks 2..14 of the file; block 9 is in memory.
+        let reads = joined(vec![
+            target(1, 2, 2),
+            target(2, 0, 4),
+            target(1, 4, 1),
+            Source::Memory(IoBuf::unspecified(BLOCK)),
+            target(1, 6, 2),
+            target(2, 4, 2),
+        ]);
+        let found: Vec<_> = reads
+            .iter()
+            .map(|read| {
+                let addr = match read.source {
+                    Source::Target { addr, .. } => addr,
+                    _ => u64::MAX,
+                };
+                let places: Vec<_> = read
+                    .places
+                    .iter()
+                    .map(|(index, bytes)| (*index, bytes.start / BLOCK, bytes.end / BLOCK))
+                    .collect();
+                (read.source.pag().map_or(0, |pag| pag.0), addr, read.source.blocks(), places)
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (1, 2, 3, vec![(0, 0, 2), (2, 2, 3)]),
+                (2, 0, 6, vec![(1, 0, 4), (5, 4, 6)]),
+                (0, u64::MAX, 0, vec![(3, 0, 1)]),
+                (1, 6, 2, vec![(4, 0, 2)]),
+            ]
+        );
     }
 }

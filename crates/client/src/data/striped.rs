@@ -181,12 +181,12 @@ impl Striped {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use types::{ClientId, Epoch};
 
     use super::*;
 
-    pub(super) fn object(part: u64, targets: u16) -> Rc<Object> {
+    pub(in crate::data) fn object(part: u64, targets: u16) -> Rc<Object> {
         let may = Capability {
             object: ObjectId(7),
             client: ClientId(1),
