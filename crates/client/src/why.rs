@@ -10,7 +10,7 @@ use session::client::{Awaited, Congestion};
 use types::json::Json;
 use types::{Duration, Ino, Instant, PagId};
 
-use crate::api::LockRequest;
+use crate::api::{DeviceStatus, LockRequest};
 use crate::boundary::DataHalf;
 use crate::client::Client;
 use crate::core::Core;
@@ -57,6 +57,10 @@ const SERVER: &str = "the server answers; while it is away there is no bound, an
 const GIVES_WAY: &str = "the holders give it up; one that falls silent is evicted after a lease";
 /// The wait ends when a device answers.
 const DEVICE: &str = "the device answers, or is found to be absent: then it fails with EIO";
+
+/// The wait ends when a target answers.
+const TARGET: &str = "the target answers; while it is away there is no bound, and the caller can be \
+                      killed; `redbud ost lost` makes it fail with EIO";
 
 impl Client {
     /// What `operation` waits for, as a list: kind, text, since when, until when at most, and who
@@ -156,7 +160,10 @@ impl Core {
             }
             Wait::Read(zone) => {
                 let what = format!("a read of zone {zone}");
-                Reason { device: Some(zone), ..Reason::new("device", what, DEVICE) }
+                let devices = self.data().devices();
+                let is_target = |one: &DeviceStatus| one.zone == zone && one.target.is_some();
+                let until = if devices.iter().any(is_target) { TARGET } else { DEVICE };
+                Reason { device: Some(zone), ..Reason::new("device", what, until) }
             }
             Wait::Sync(ino) => {
                 let name = self.path_hints.describe(ino);

@@ -74,8 +74,9 @@ fn set(path: &Path, value: &str) -> Result<(), Failure> {
         Errno::INVAL => failed(
             path,
             &format!(
-                "the server refuses `{value}`: `redbud df` shows the zones that exist, and `redbud \
-                 status` the metadata servers"
+                "the server refuses `{value}`: `redbud df` shows the zones that exist, of which \
+                 policy=objects takes targets and others devices; `redbud status` shows the \
+                 metadata servers"
             ),
         ),
         error => refused(path, error),

@@ -593,8 +593,9 @@ impl File {
         if loses && !reported {
             self.fail();
             self.ctx.rpc.log(&format!(
-                "{}: the session was lost; written data that was not yet committed is lost",
-                self.ctx.rpc.describe(self.ino)
+                "{}: the session was lost; what was not yet committed is lost{}",
+                self.ctx.rpc.describe(self.ino),
+                state.uncommitted_bytes()
             ));
         }
         let edits = std::mem::take(&mut state.edits);

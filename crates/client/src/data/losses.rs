@@ -7,15 +7,54 @@
 //!   to nothing.
 
 use proto::mds::Edit;
+use proto::ranges::HeldRanges;
 use types::limits::BLOCK_U64;
 use types::{FileBlock, Segment, SegmentState};
 
 use super::file::{File, FileState, PendingEdit};
 use super::pool::PoolRun;
+use super::striped::range;
 
 impl Drop for File {
     fn drop(&mut self) {
         self.acknowledge_loss();
+    }
+}
+
+/// Ranges that a report of a loss names at most.
+const RANGES_NAMED: usize = 8;
+
+impl FileState {
+    /// For people: the bytes that are written and not committed; empty if none are, but times or
+    /// attributes.
+    pub(super) fn uncommitted_bytes(&self) -> String {
+        let mut blocks = HeldRanges::default();
+        let mut add = |from: u64, to: u64| _ = blocks.insert(range(from, to));
+        self.dirty.iter().for_each(|(start, run)| add(*start, start + run.blocks()));
+        self.writing.iter().for_each(|(start, end)| add(*start, *end));
+        for pending in &self.edits {
+            match &pending.edit {
+                Edit::Map { segment } if segment.state == SegmentState::Written => {
+                    add(segment.file.0, segment.end());
+                }
+                Edit::Written { from, len } => add(from.0, from.0 + len),
+                _ => {}
+            }
+        }
+        // Of an object the server has only the size.
+        if self.object().is_some() && self.size > self.server_size {
+            add(self.server_size / BLOCK_U64, self.size.div_ceil(BLOCK_U64));
+        }
+        let byte = |block: u64| block.saturating_mul(BLOCK_U64);
+        let all: Vec<String> = blocks
+            .iter()
+            .map(|held| format!("bytes {} to {}", byte(held.range.from.0), byte(held.range.to.0)))
+            .collect();
+        match (all.len(), all.len().saturating_sub(RANGES_NAMED)) {
+            (0, _) => String::new(),
+            (_, 0) => format!(": {}", all.join(", ")),
+            (_, more) => format!(": {} and {more} more ranges", all[..RANGES_NAMED].join(", ")),
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Extended attributes, POSIX ACLs among them.
 
-use mfs::{Stop, Txn};
+use mfs::{Stop, Txn, ZoneKind};
 use proto::mds::OpReply;
-use proto::placement::{ATTRIBUTE, Home, Layout};
+use proto::placement::{ATTRIBUTE, Home, Layout, Policy};
 use proto::wire::Bytes;
 use types::limits::{XATTR_NAME_MAX, XATTR_TOTAL_MAX, XATTR_VALUE_MAX};
 use types::{Attr, Fault, FileKind, Ino, Rights};
@@ -189,7 +189,7 @@ fn check_kind(name: &[u8], kind: FileKind) -> Result<(), Stop> {
     fault.map_or(Ok(()), |fault| Err(fault.into()))
 }
 
-/// A layout must be one, and name only zones that exist.
+/// A layout must be one, and name only zones that exist and are of the kind that it is for.
 pub fn check_layout(cx: &OpContext<'_>, txn: &mut Txn<'_>, value: &[u8]) -> Result<(), Stop> {
     let layout = Layout::from_attribute(value).map_err(|_| Stop::Fault(Fault::Invalid))?;
     if let Home::Shard(shard) = layout.home
@@ -199,7 +199,11 @@ pub fn check_layout(cx: &OpContext<'_>, txn: &mut Txn<'_>, value: &[u8]) -> Resu
         return Err(Fault::Invalid.into());
     }
     let pags = txn.space().pags()?;
-    let known = |zone| pags.iter().any(|pag| pag.id == zone);
+    let kind = match layout.policy {
+        Policy::Objects { .. } => ZoneKind::Target,
+        Policy::FileRound | Policy::Striping { .. } => ZoneKind::Blocks,
+    };
+    let known = |zone| pags.iter().any(|pag| pag.id == zone && pag.kind == kind);
     if layout.zones.into_iter().all(known) { Ok(()) } else { Err(Fault::Invalid.into()) }
 }
 

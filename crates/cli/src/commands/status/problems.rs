@@ -285,6 +285,13 @@ fn of_device(finder: &mut Finder<'_>, device: &Value) {
             let remedy = "bring the device back at this path; nothing is to be restarted";
             finder.add("RB-DEVICE-ABSENT", what, remedy);
         }
+        "silent" if !device["target"].is_null() => {
+            let what =
+                format!("the target {name} owes answers since {since}; what lies there waits");
+            let remedy = "after a restart it waits for its clients, for a lease at most: `redbud ost \
+                          status` on its host says so; else look at its device and the network";
+            finder.add("RB-TARGET-SILENT", what, remedy);
+        }
         "silent" => {
             let what = format!("{name} owes answers since {since}; what lies on it waits");
             finder.add("RB-DEVICE-SILENT", what, "look at the device and the way to it");
