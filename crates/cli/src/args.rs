@@ -30,11 +30,12 @@ pub use key::{
 pub use layout::{LayoutArgs, PolicyName, SetLayoutArgs, SpreadName};
 pub use migrate::{MigrateArgs, PoolName};
 pub use ost::{
-    OstArgs, OstCheckArgs, OstCommand, OstFormatArgs, OstJournalsArgs, OstKeyArgs, OstServeArgs,
-    OstStatusArgs, OstSurveyArgs, SurveyMode, SurveyPass,
+    OstAdoptArgs, OstArgs, OstCheckArgs, OstCommand, OstFormatArgs, OstJournalsArgs, OstKeyArgs,
+    OstScrubArgs, OstServeArgs, OstStatusArgs, OstSurveyArgs, SurveyMode, SurveyPass, Whose,
 };
 pub use pag::{
-    PagAddArgs, PagArgs, PagCommand, PagDrainArgs, PagFilesArgs, PagListArgs, RebalanceArgs,
+    PagAddArgs, PagArgs, PagCommand, PagDrainArgs, PagFilesArgs, PagListArgs, PagLostArgs,
+    RebalanceArgs,
 };
 pub use running::{
     ClientArgs, ClientCommand, ClientEvictArgs, ClientListArgs, ClientShowArgs, DurableArgs,
@@ -562,6 +563,16 @@ pub struct ScrubArgs {
 /// Parses the size of a cache.
 fn parse_cache(text: &str) -> Result<u64, String> {
     parse_size(text).and_then(check_cache)
+}
+
+/// Parses the pause between two scrubs; `never` is zero.
+pub fn parse_scrub_interval(text: &str) -> Result<types::Duration, String> {
+    if text == "never" {
+        return Ok(types::Duration::ZERO);
+    }
+    let interval = types::units::parse_duration(text)?;
+    let is_long_enough = interval >= types::Duration::from_secs(1);
+    is_long_enough.then_some(interval).ok_or_else(|| "write a time of 1s or more, or never".into())
 }
 
 /// Parses a size, or 0.

@@ -32,6 +32,7 @@ use types::limits::{BLOCK_U64, PAGS_MAX};
 use types::{Duration, PagId, ShardId, check_fs_name};
 
 use crate::address::{DEFAULT_PORT, check_address};
+use crate::args::parse_scrub_interval;
 use crate::keys::{CLIENT_KEY, parse_security};
 use types::units::{parse_duration, parse_size};
 
@@ -52,8 +53,6 @@ pub const LEASE_RANGE: Range<Duration> = Duration::from_secs(1)..Duration::from_
 pub const DEFAULT_CACHE: u64 = 256 << 20;
 /// Pause between two scrubs, by default.
 const DEFAULT_SCRUB_INTERVAL: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Shortest pause between two scrubs.
-const SCRUB_INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// More requests at once than a server may have.
 const SERVE_MAX: usize = 1 << 20;
 /// Slowest scrub.
@@ -498,17 +497,8 @@ impl Reader<'_> {
 
     fn scrub_interval(&self, value: Option<Spanned<String>>) -> Result<Duration, ConfigError> {
         let Some(value) = value else { return Ok(DEFAULT_SCRUB_INTERVAL) };
-        if value.get_ref() == "never" {
-            return Ok(Duration::ZERO);
-        }
-        let interval = parse_duration(value.get_ref()).map_err(|text| {
-            self.at(value.span(), format!("key `server.scrub_interval`: {text}"))
-        })?;
-        if interval >= SCRUB_INTERVAL_MIN {
-            return Ok(interval);
-        }
-        let text = "key `server.scrub_interval`: write a time of 1s or more, or never";
-        Err(self.at(value.span(), text))
+        parse_scrub_interval(value.get_ref())
+            .map_err(|text| self.at(value.span(), format!("key `server.scrub_interval`: {text}")))
     }
 
     fn scrub_rate(&self, value: Option<Spanned<String>>) -> Result<u64, ConfigError> {

@@ -59,10 +59,13 @@ pub enum Ask {
     },
     /// Of a server: hands the metadata over to one that stands by.
     Failover,
-    /// Of a server: starts a scrub, or stops the running one.
+    /// Of a server or of targets: starts a scrub, or stops the running one.
     Scrub {
         /// Bytes a second at most, 0: no limit; none: stop it.
         rate: Option<u64>,
+        /// Of several targets the one that listens at this address; none: all.
+        #[serde(default)]
+        only: Option<String>,
     },
     /// Of a server: makes a device a data zone.
     AddZone {

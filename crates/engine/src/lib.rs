@@ -24,6 +24,7 @@ pub mod format;
 pub mod log;
 pub mod repair;
 pub mod scrub;
+pub mod scrubber;
 pub(crate) mod state;
 pub mod store;
 pub mod stream;

@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use engine::scrubber::Scrubber;
 use env::Env;
 use mfs::Mfs;
 use session::server::Door;
@@ -20,7 +21,6 @@ use crate::locks::Locks;
 use crate::orphans::Orphans;
 use crate::recovery::Recovery;
 use crate::runtime::Runtime;
-use crate::scrub::Scrubber;
 use crate::sessions::Sessions;
 use crate::space::Space;
 use crate::targets::Targets;
@@ -57,7 +57,7 @@ pub struct Server {
     /// The time after a restart.
     pub recovery: Rc<Recovery>,
     /// Scrubs of the metadata device.
-    pub scrubber: Rc<Scrubber>,
+    pub scrubber: Rc<Scrubber<Runtime>>,
     /// Operations of several shards.
     pub joint: Joint,
 }

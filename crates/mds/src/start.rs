@@ -6,7 +6,7 @@ use std::rc::Rc;
 use env::sync::first;
 use env::{Env, Listener, LocalFuture};
 use mfs::Mfs;
-use types::{Duration, Epoch};
+use types::Epoch;
 
 use crate::administration::Control;
 use crate::config::Config;
@@ -108,9 +108,7 @@ impl Mds {
             let env = server.runtime.env.clone();
             let failed = server.runtime.stopped();
             env.spawn(orphans::run(server.orphans.clone(), server.evictions.clone()));
-            if server.runtime.config.scrub_interval > Duration::ZERO {
-                server.scrubber.begin();
-            }
+            server.scrubber.begin();
             env.spawn(upkeep::run(server.clone()));
             joint::run(&server);
             env.spawn(server.sessions.clone().watch_clock());

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use types::Uuid;
 use types::units::{parse_duration, parse_size};
 
-use super::{Output, parse_cache, parse_switch};
+use super::{Output, PagLostArgs, parse_cache, parse_rate, parse_scrub_interval, parse_switch};
 
 /// Arguments of `ost`.
 #[derive(Args, Debug)]
@@ -46,8 +46,15 @@ pub enum OstCommand {
     Serve(OstServeArgs),
     /// Show a running target, or all of this host
     Status(OstStatusArgs),
+    /// Make the running targets of this host read all their content, and verify it
+    Scrub(OstScrubArgs),
+    /// Say that a target is gone for good, as `redbud pag lost`: clients fail what lies there at
+    /// once
+    Lost(PagLostArgs),
     /// Check a target whose server is stopped
     Check(OstCheckArgs),
+    /// Make a target one of the file system into which a dump of its own was loaded
+    Adopt(OstAdoptArgs),
     /// Show the journals on a device that targets share, or give one back
     Journals(OstJournalsArgs),
     /// Make the key that the metadata server and the targets share
@@ -56,11 +63,9 @@ pub enum OstCommand {
     Survey(OstSurveyArgs),
 }
 
-/// Arguments of `ost format`.
-#[derive(Args, Debug)]
-pub struct OstFormatArgs {
-    /// The device, or a file
-    pub device: PathBuf,
+/// The file system that a target is for.
+#[derive(Args, Clone, Default, Debug)]
+pub struct Whose {
     /// The cluster's file: its metadata server, or its metadata device on this host, says which
     /// file system it is
     #[arg(long, value_name = "FILE", required_unless_present_all = ["fs", "uuid"])]
@@ -71,6 +76,16 @@ pub struct OstFormatArgs {
     /// UUID of the file system, as `redbud mkfs` and `redbud status` print it
     #[arg(long, requires = "fs")]
     pub uuid: Option<Uuid>,
+}
+
+/// Arguments of `ost format`.
+#[derive(Args, Debug)]
+pub struct OstFormatArgs {
+    /// The device, or a file
+    pub device: PathBuf,
+    /// The file system
+    #[command(flatten)]
+    pub whose: Whose,
     /// Put the journal on this device or file: it has it to itself, or with --journal-size a slice
     /// beside the journals of other targets of the file system
     #[arg(long, value_name = "DEVICE")]
@@ -143,6 +158,17 @@ pub struct OstServeArgs {
     /// Age at which what nobody waits for is committed
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub commit_interval: types::Duration,
+    /// Pause between two scrubs, which read all content and verify it; 1s or more, or never
+    #[arg(
+        long,
+        value_name = "TIME|never",
+        default_value = "168h",
+        value_parser = parse_scrub_interval
+    )]
+    pub scrub_interval: types::Duration,
+    /// Bytes a second that such a scrub reads at most of each target; 0: no limit
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = parse_rate)]
+    pub scrub_rate: u64,
     /// Tell quiet clients what has become durable; off: they ask, as with the mount option
     /// target_ping=TIME
     #[arg(
@@ -179,6 +205,31 @@ pub struct OstStatusArgs {
     pub output: Output,
 }
 
+/// Arguments of `ost scrub`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The targets stay in use. Each reads all content of its objects, and compares it with its
+checksums, if it has them. Targets also scrub by themselves: see `redbud ost serve`.
+
+If a scrub runs already, the command waits for it. Exit status: 0 no damage, 1 there is damage,
+or a scrub did not end.")]
+pub struct OstScrubArgs {
+    /// Address of one of them; default: all
+    pub address: Option<String>,
+    /// Read at most this many bytes a second of each target; 0: no limit
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_rate)]
+    pub rate: u64,
+    /// Do not wait for the end
+    #[arg(long)]
+    pub background: bool,
+    /// Stop the running scrubs
+    #[arg(long, conflicts_with_all = ["rate", "background"])]
+    pub stop: bool,
+    /// How to print it
+    #[command(flatten)]
+    pub output: Output,
+}
+
 /// Arguments of `ost check`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -193,6 +244,26 @@ pub struct OstCheckArgs {
     /// Also read all content
     #[arg(long)]
     pub scrub: bool,
+    /// How to print it
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Arguments of `ost adopt`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+`redbud mkfs` makes a file system with a UUID of its own, also if a dump is loaded into it then.
+The targets that the dump names belong to the former one, and refuse the new one. This command
+makes a target one of the new file system. Its objects stay as they are; what it knows of clients
+and metadata servers is forgotten. The former file system cannot use it any more.
+
+The server of the target is stopped meanwhile. The command may be repeated.")]
+pub struct OstAdoptArgs {
+    /// The device, as DEVICE[,journal=DEVICE]
+    pub device: String,
+    /// The file system
+    #[command(flatten)]
+    pub whose: Whose,
     /// How to print it
     #[command(flatten)]
     pub output: Output,

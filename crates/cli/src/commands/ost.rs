@@ -1,9 +1,11 @@
 //! `redbud ost`: object targets, from their formatting to their measurement.
 
+mod adopt;
 mod check;
 mod format;
 mod journals;
 mod kept;
+mod scrub;
 mod serve;
 mod status;
 mod survey;
@@ -12,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 pub use format::make_files;
 
+use super::pag;
 use crate::args::{OstArgs, OstCommand, OstKeyArgs};
 use crate::config::TargetsView;
 use crate::exit::{Ended, Failure};
@@ -23,6 +26,9 @@ pub fn run(args: &OstArgs) -> Ended {
         OstCommand::Format(args) => format::run(args),
         OstCommand::Serve(args) => serve::run(args),
         OstCommand::Status(args) => status::run(args),
+        OstCommand::Scrub(args) => scrub::run(args),
+        OstCommand::Lost(args) => pag::lost(args),
+        OstCommand::Adopt(args) => adopt::run(args),
         OstCommand::Check(args) => check::run(args),
         OstCommand::Journals(args) => journals::run(args),
         OstCommand::Key(args) => key(args),

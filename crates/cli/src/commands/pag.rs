@@ -15,7 +15,7 @@ use types::units::human_size;
 use crate::address::{OST_PORT, check_address_or};
 use crate::admin::Server;
 use crate::args::{
-    Output, PagAddArgs, PagArgs, PagCommand, PagDrainArgs, PagFilesArgs, PagListArgs,
+    Output, PagAddArgs, PagArgs, PagCommand, PagDrainArgs, PagFilesArgs, PagListArgs, PagLostArgs,
 };
 use crate::commands::drain;
 use crate::commands::status::problems::{list, number, text};
@@ -43,11 +43,7 @@ pub fn run(args: &PagArgs) -> Ended {
     match &args.command {
         PagCommand::Add(args) => add(args),
         PagCommand::List(args) => list_all(args),
-        PagCommand::Lost(args) => {
-            let to = if args.undo { PagUse::InService } else { PagUse::Lost };
-            let only_from: &[PagUse] = if args.undo { &[PagUse::Lost] } else { &[] };
-            set((args.pag, only_from), to, args.target.as_ref(), args.output)
-        }
+        PagCommand::Lost(args) => lost(args),
         PagCommand::Drain(args) => {
             let to = match (args.undo, args.pause) {
                 (true, _) => PagUse::InService,
@@ -60,6 +56,13 @@ pub fn run(args: &PagArgs) -> Ended {
         }
         PagCommand::Files(args) => files(args),
     }
+}
+
+/// Says that the device of a zone is gone, or is there after all.
+pub fn lost(args: &PagLostArgs) -> Ended {
+    let to = if args.undo { PagUse::InService } else { PagUse::Lost };
+    let only_from: &[PagUse] = if args.undo { &[PagUse::Lost] } else { &[] };
+    set((args.pag, only_from), to, args.target.as_ref(), args.output)
 }
 
 fn refused(text: impl Into<String>) -> Failure {

@@ -37,7 +37,7 @@ fn op_of(ask: Ask) -> Option<Op> {
     match ask {
         Ask::Status => Some(Op::Status {}),
         Ask::Evict { client } => Some(Op::Evict { client: ClientId(client) }),
-        Ask::Scrub { rate } => Some(Op::Scrub { rate }),
+        Ask::Scrub { rate, .. } => Some(Op::Scrub { rate }),
         Ask::AddZone { path, overwrite, number } => {
             Some(Op::AddZone { path, overwrite, number: Appended(number.map(PagId)) })
         }
@@ -56,7 +56,7 @@ pub fn request(op: &Op) -> Option<Ask> {
     match op {
         Op::Status {} => Some(Ask::Status),
         Op::Evict { client } => Some(Ask::Evict { client: client.0 }),
-        Op::Scrub { rate } => Some(Ask::Scrub { rate: *rate }),
+        Op::Scrub { rate } => Some(Ask::Scrub { rate: *rate, only: None }),
         Op::SetZoneState { pag, state, only_from } => {
             let only_from = only_from.clone();
             Some(Ask::SetZoneState { pag: pag.0, state: *state, only_from })

@@ -220,3 +220,57 @@ fn room_ahead_of_an_idle_mount_goes_to_the_writer_that_needs_it() {
     let free = target["free"].as_u64().unwrap();
     assert!(promised < 64 && free < 64, "{promised} of {free} free blocks are promised");
 }
+
+/// A dump that is loaded into a new file system leads to the objects, once the targets are adopted;
+/// before that they refuse it. Evicted clients of the old one are forgotten.
+#[test]
+fn targets_are_adopted_by_the_file_system_that_a_dump_is_loaded_into() {
+    let scratch = Scratch::new();
+    let options = ["--osts", "2", "--journal", "external"];
+    local(
+        &scratch,
+        &options,
+        r#"
+        mkdir objects
+        redbud set-layout objects --policy objects --width 2 --part 1M
+        head -c 5000000 /dev/urandom > $dir/wanted
+        cp $dir/wanted objects/f
+        mkdir -p $dir/../second
+        redbud mount --allow-unzoned "$REDBUD_SOURCE" $dir/../second
+        echo mine > $dir/../second/objects/of-the-evicted && sync $dir/../second/objects
+        client=$(redbud client list $dir | awk '$1 ~ /^[0-9]+$/ { last = $1 } END { print last }')
+        redbud client evict --yes $client $dir
+        redbud umount $dir/../second || umount -l $dir/../second
+        "#,
+    );
+    let dir = scratch.path().join("cluster");
+    let file = dir.join("cluster.toml").display().to_string();
+    let run = |arguments: &[&str]| success(redbud().current_dir(&dir).args(arguments));
+    let dump = redbud().args(["dump", &file]).output().unwrap();
+    assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+    std::fs::write(dir.join("dump"), dump.stdout).unwrap();
+    run(&["mkfs", "--force", &file]);
+    let mut load = redbud();
+    load.args(["load", &file]).stdin(std::fs::File::open(dir.join("dump")).unwrap());
+    success(&mut load);
+    for target in ["ost0.img,journal=ost0-journal.img", "ost1.img,journal=ost1-journal.img"] {
+        let said = run(&["ost", "adopt", target, "--config", &file]);
+        assert!(said.contains("before of `local`"), "{said}");
+        // Once more: it is one already.
+        run(&["ost", "adopt", target, "--config", &file]);
+    }
+    let said = local(
+        &scratch,
+        &[],
+        r#"
+        cmp $dir/wanted objects/f
+        cp $dir/wanted objects/g && sync objects/g
+        cmp $dir/wanted objects/g
+        rm objects/f objects/of-the-evicted && echo removed
+        "#,
+    );
+    assert_eq!(said, "removed\n");
+    for target in ["ost0.img,journal=ost0-journal.img", "ost1.img,journal=ost1-journal.img"] {
+        run(&["ost", "check", "--scrub", target]);
+    }
+}

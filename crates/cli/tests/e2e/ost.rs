@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -352,8 +353,6 @@ fn garbage_at_the_port_harms_nobody() {
     target.assert_clean("ost.img");
 }
 
-/// Two targets in one process, by the cluster's file; one has its journal elsewhere. Keys are
-/// proved at their ports.
 /// What the targets of this host are and do.
 fn all_here() -> Vec<Value> {
     let text = success(redbud().args(["ost", "status", "--json"]));
@@ -421,6 +420,51 @@ fn target_that_cannot_be_opened_is_served_once_it_can_be() {
     target.stop();
 }
 
+/// A bit that flips on the device of a target in service is found by a scrub, which names the
+/// block; others are left alone.
+#[test]
+fn scrub_of_a_target_in_service_names_the_damaged_block() {
+    let mut target = Target::formatted("64M", &[]);
+    target.serve_all(&["ost.img"]);
+    let (address, key) = (target.address(), target.key());
+    let scrub = |options: &[&str]| {
+        let mut command = redbud();
+        command.args(["ost", "scrub", &address]).args(options);
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    with_env(async |env| {
+        let client = Client::open(&env, address.clone(), key).await;
+        client.put(1, 0, record(1, 0, 0, 4), true).await.unwrap();
+        client.put(2, 9, record(2, 0, 0, 4), true).await.unwrap();
+        client.session.abandon();
+    });
+    let (code, said) = scrub(&[]);
+    assert!(code == Some(0) && said.contains("2 objects, 8 blocks read, 0 damaged"), "{said}");
+    let device = std::fs::File::options().read(true).write(true).open(target.file("ost.img"));
+    let (device, wanted) = (device.unwrap(), record(2, 0, 0, 4));
+    let mut found = vec![0; BLOCK];
+    let blocks = device.metadata().unwrap().len() / BLOCK as u64;
+    let at = (0..blocks).map(|block| block * BLOCK as u64).find(|at| {
+        device.read_exact_at(&mut found, *at).unwrap();
+        found == wanted[2 * BLOCK..3 * BLOCK]
+    });
+    found[77] ^= 4;
+    device.write_all_at(&found, at.expect("the block lies on the device")).unwrap();
+    device.sync_all().unwrap();
+    let (code, said) = scrub(&["--rate", "100M"]);
+    assert!(code == Some(1) && said.contains("object 2: block 11 is damaged"), "{said}");
+    assert!(target.log().contains("scrub: object 2: block 11 is damaged"), "{}", target.log());
+    let status = success(redbud().args(["ost", "status"]));
+    assert!(status.contains("8 blocks read, 1 damaged"), "{status}");
+    let elsewhere = redbud().args(["ost", "scrub", "127.0.0.1:1"]).output().unwrap();
+    let why = String::from_utf8(elsewhere.stderr).unwrap();
+    assert!(why.contains("127.0.0.1:1: this host serves no target"), "{why}");
+    target.stop();
+}
+
+/// Two targets in one process, by the cluster's file; one has its journal elsewhere. Keys are
+/// proved at their ports.
 #[test]
 fn cluster_file_names_targets_and_keys() {
     let scratch = Scratch::new();

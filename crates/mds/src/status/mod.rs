@@ -4,6 +4,7 @@ mod json;
 
 use std::collections::BTreeMap;
 
+use engine::scrubber::Running;
 use mfs::scrub::Scrubbed;
 use mfs::{SlotFeatures, ZoneKind};
 use proto::mds::ServerInfo;
@@ -312,9 +313,9 @@ fn fence_text(state: Option<FenceState>) -> String {
 
 fn scrub(server: &Server) -> ScrubStatus {
     let now = server.runtime.env.now();
-    if let Some((options, since, found)) = server.scrubber.running() {
+    if let Some(Running { how, since, found }) = server.scrubber.running() {
         let took_ms = since.map_or(0, |since| now.since(since).as_millis() as u64);
-        return ScrubStatus { state: "running", took_ms, ended_ms: 0, rate: options.rate, found };
+        return ScrubStatus { state: "running", took_ms, ended_ms: 0, rate: how.rate, found };
     }
     let Some(last) = server.scrubber.last() else {
         let found = Scrubbed::default();

@@ -37,10 +37,7 @@ use proto::capability::{Capability, SERVE, TargetKey};
 use types::{ClientId, Epoch, Fault, ShardId, Transno};
 
 use super::runtime::Runtime;
-
-/// The engine's settings with the newest epoch of a metadata server, 4 bytes, begin here: that of a
-/// shard has its number more.
-const EPOCHS: u32 = 0x6f73_7401;
+use crate::store::format::epoch_setting;
 
 /// What a target knows of the metadata server of a shard.
 #[derive(Clone, Copy, Default)]
@@ -120,7 +117,7 @@ impl Access {
         let read = self.runtime.engine().run(Cost::READ, |txn| {
             let mut found = Vec::new();
             for shard in (0..=u8::MAX).map(ShardId) {
-                found.extend(txn.setting(setting(shard))?.map(|bytes| (shard, bytes)));
+                found.extend(txn.setting(epoch_setting(shard))?.map(|bytes| (shard, bytes)));
             }
             Ok(found)
         });
@@ -224,7 +221,7 @@ impl Access {
         let noted = self.runtime.engine().run(Cost::DELETE, |txn| {
             // A newer server may have come meanwhile.
             match epoch > self.of(shard).noted {
-                true => txn.set_setting(setting(shard), &epoch.0.to_le_bytes()),
+                true => txn.set_setting(epoch_setting(shard), &epoch.0.to_le_bytes()),
                 false => Ok(()),
             }
         });
@@ -289,9 +286,4 @@ impl Access {
         let shards = self.shards.borrow();
         assert!(shards.values().all(|of| of.noted <= of.oldest), "a noted epoch was forgotten");
     }
-}
-
-/// The engine's setting with the newest epoch of the metadata server of a shard.
-fn setting(shard: ShardId) -> u32 {
-    EPOCHS + u32::from(shard.0)
 }

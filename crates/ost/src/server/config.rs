@@ -10,6 +10,8 @@ use types::Duration;
 pub const MEMORY: usize = 256 << 20;
 /// Least of these: one request of the largest size, and what it reads meanwhile.
 pub const MEMORY_MIN: usize = 4 << 20;
+/// Default rate of a scrub in bytes a second: low enough not to disturb who uses the device.
+pub const SCRUB_RATE: u64 = 16 << 20;
 
 /// See the module.
 #[derive(Clone)]
@@ -26,6 +28,10 @@ pub struct Config {
     pub memory: usize,
     /// Quiet clients hear by themselves what has become durable.
     pub notices: bool,
+    /// Pause between two scrubs that nobody requested; zero: there are none.
+    pub scrub_interval: Duration,
+    /// Bytes a second that such a scrub reads at most; 0: no bound.
+    pub scrub_rate: u64,
     /// Check the invariants after every request; for tests.
     pub validate: bool,
     /// Receives log lines.
@@ -43,6 +49,8 @@ impl Config {
             keys: None,
             memory: MEMORY,
             notices: true,
+            scrub_interval: Duration::ZERO,
+            scrub_rate: SCRUB_RATE,
             validate: cfg!(debug_assertions),
             log: Rc::new(|_| ()),
         }

@@ -26,6 +26,7 @@ mod greeting;
 mod request;
 mod room;
 mod runtime;
+pub mod scrub;
 mod sessions;
 mod start;
 mod status;
@@ -35,6 +36,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
+use engine::scrubber::Scrubber;
 use env::Env;
 use env::sync::{Permit, Semaphore};
 use proto::frame::Decoder;
@@ -45,11 +47,11 @@ use types::limits::BLOCK;
 use types::{ClientId, ObjectId, Transno};
 
 use access::Access;
-pub use config::{Config, MEMORY, MEMORY_MIN};
+pub use config::{Config, MEMORY, MEMORY_MIN, SCRUB_RATE};
 pub use error::ServeError;
 use runtime::Runtime;
 use sessions::{Session, Sessions};
-pub use start::{Ost, serve};
+pub use start::{Control, Ost, serve};
 
 use crate::store::ObjectStore;
 
@@ -65,6 +67,7 @@ pub(crate) struct Server {
     door: Door,
     sessions: Rc<Sessions>,
     access: Rc<Access>,
+    scrubber: Rc<Scrubber<Runtime>>,
     /// Memory for what clients write.
     written: Semaphore,
     /// Memory for what clients repeat after a restart. Writes that hold some of the other may wait
@@ -99,6 +102,7 @@ impl Server {
         let runtime = Rc::new(Runtime::new(env, store, config));
         let sessions = Rc::new(Sessions::new(runtime.clone()));
         let access = Rc::new(Access::new(runtime.clone()));
+        let scrubber = Rc::new(Scrubber::new(runtime.clone()));
         let (load, corrupt) = (Rc::default(), Cell::new(0));
         let address = RefCell::default();
         Rc::new(Server {
@@ -106,6 +110,7 @@ impl Server {
             door,
             sessions,
             access,
+            scrubber,
             written: Semaphore::new(memory - read),
             repeated: Semaphore::new(MEMORY_MIN),
             read: Semaphore::new(read),
@@ -155,12 +160,14 @@ impl Server {
         if self.runtime.config.validate {
             self.sessions.validate();
             self.access.validate();
+            self.scrubber.validate();
         }
     }
 
     /// Closes all connections and refuses new ones.
     fn begin_stop(&self) {
         self.runtime.begin_stop();
+        self.scrubber.stop();
         self.door.close();
         self.sessions.close_connections();
     }

@@ -1,7 +1,7 @@
 //! Starts and stops a target's server.
 
 use std::future::Future;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use env::sync::first;
 use env::{Env, Listener};
@@ -17,6 +17,33 @@ const END_PATIENCE: Duration = Duration::from_secs(30);
 pub struct Ost {
     server: Rc<Server>,
     listener: Rc<Listener>,
+}
+
+/// A target for its administrators, as long as it serves.
+pub struct Control {
+    server: Weak<Server>,
+}
+
+impl Control {
+    /// Its state as JSON; nothing once it has ended.
+    pub fn status(&self) -> Option<String> {
+        Some(self.server.upgrade()?.status())
+    }
+
+    /// The address it listens on; nothing once it has ended.
+    pub fn address(&self) -> Option<String> {
+        Some(self.server.upgrade()?.address.borrow().clone())
+    }
+
+    /// Requests a scrub that reads at most so many bytes a second (0: no bound), or stops the
+    /// running one.
+    pub fn scrub(&self, rate: Option<u64>) {
+        let Some(server) = self.server.upgrade() else { return };
+        match rate {
+            Some(rate) => server.scrubber.request(rate),
+            None => server.scrubber.cancel(),
+        }
+    }
 }
 
 impl Ost {
@@ -69,11 +96,9 @@ impl Ost {
         self.server.runtime.epoch
     }
 
-    /// Tells its state as JSON, for its control socket; nothing once it has ended. Keeps nothing of
-    /// it.
-    pub fn status(&self) -> impl Fn() -> Option<String> + 'static {
-        let server = Rc::downgrade(&self.server);
-        move || Some(server.upgrade()?.status())
+    /// What its control socket asks; keeps nothing of it.
+    pub fn control(&self) -> Control {
+        Control { server: Rc::downgrade(&self.server) }
     }
 
     /// Serves until `stop` ends, then makes everything durable and closes the store.
@@ -84,6 +109,7 @@ impl Ost {
         let Ost { server, listener } = self;
         let env = server.runtime.env.clone();
         let (failed, ended) = (server.runtime.stopped(), server.runtime.stopped());
+        server.scrubber.begin();
         env.spawn(upkeep::run(server.clone()));
         let counted = server.clone();
         let clients = move || counted.sessions.len();

@@ -5,6 +5,7 @@ use session::server::SessionState;
 use types::json::Json;
 
 use super::Server;
+use super::scrub::add_status as add_scrub;
 
 impl Server {
     /// The server's state, for administrators.
@@ -35,6 +36,8 @@ impl Server {
         out.number("corrupt_writes", self.corrupt.get());
         self.add_journal(&mut out);
         self.add_door(&mut out);
+        out.key("scrub");
+        add_scrub(&self.scrubber, runtime.env.now(), &mut out);
         out.number("clients_absent", self.sessions.absent() as u64);
         self.add_clients(&mut out);
         out.close('}');

@@ -24,13 +24,14 @@
 //! The number of an object names its shard in the top 8 bits, that of a client in those from bit 40
 //! on. Setting 1 has 9 bytes: blocks of the content slice 8, and 1 if checksums are kept, else 0.
 //! Setting 0x6f737401 + a shard has the newest epoch, 4 bytes, that the metadata server of that
-//! shard has shown. The
-//! reply that is kept for a request has no bytes: every request that changes something is answered
-//! without a result.
+//! shard has shown. Of a target that another file system has adopted, setting 0x6f736661 has the
+//! UUID of that, 16 bytes, and the first 46 bytes of its name; setting 0x6f736662 has the rest of
+//! the name. The reply that is kept for a request has no bytes: every request that changes
+//! something is answered without a result.
 
 use engine::btree::Tree;
 use engine::format::roots::RootId;
-use types::ObjectId;
+use types::{ObjectId, ShardId};
 
 /// Blocks of a group of checksums.
 pub const GROUP: u64 = 32;
@@ -55,6 +56,11 @@ pub const FENCED: Tree<8, 0> = Tree::at(RootId(24));
 
 /// The setting with the size of the content slice, and whether checksums are kept.
 pub const SHAPE: u32 = 1;
+
+/// The setting with the newest epoch, 4 bytes, that the metadata server of a shard has shown.
+pub fn epoch_setting(shard: ShardId) -> u32 {
+    0x6f73_7401 + u32::from(shard.0)
+}
 
 /// Blocks of the content slice, one behind the other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

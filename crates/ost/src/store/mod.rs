@@ -23,6 +23,7 @@
 //! | `promises` | free blocks that are kept for clients |
 //! | `flight` | writes of content in flight, and the barrier before the log |
 
+mod adopt;
 mod change;
 pub mod check;
 mod flight;
@@ -123,6 +124,8 @@ pub struct ObjectStore {
     promises: Rc<Promises>,
     flight: Rc<Flight>,
     fenced: RefCell<BTreeSet<ClientId>>,
+    /// The file system that has adopted it.
+    adopted: RefCell<Option<(Uuid, String)>>,
     counters: RefCell<Counters>,
 }
 
@@ -248,7 +251,9 @@ impl ObjectStore {
     /// UUID and name of the file system, and the epoch of this opening.
     pub fn identity(&self) -> (Uuid, String, Epoch) {
         let identity = self.engine.identity();
-        (identity.uuid, identity.name, identity.epoch)
+        let formatted = (identity.uuid, identity.name);
+        let (fs, name) = self.adopted.borrow().clone().unwrap_or(formatted);
+        (fs, name, identity.epoch)
     }
 
     /// What it did so far.

@@ -26,6 +26,7 @@ use label::{Label, Slice, SliceKind};
 use types::limits::BLOCK_U64;
 use types::{ClientId, ShardId};
 
+use super::adopt;
 use super::flight::{Content, Flight};
 use super::format::{FENCED, FREE, SHAPE, Shape, free_of};
 use super::space::Space;
@@ -128,6 +129,7 @@ impl ObjectStore {
         let space = Rc::new(Space::new(content.blocks));
         load_free(&engine, &space).await?;
         let fenced = load_fenced(&engine).await?;
+        let adopted = adopt::load(&engine).await?;
         let content = Content {
             env: env.clone(),
             disk: disk.clone(),
@@ -144,6 +146,7 @@ impl ObjectStore {
             promises: Rc::default(),
             flight,
             fenced: RefCell::new(fenced),
+            adopted: RefCell::new(adopted),
             counters: RefCell::new(Counters::default()),
         }))
     }

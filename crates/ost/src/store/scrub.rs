@@ -4,6 +4,8 @@
 //! Invariant: a finding is about a block as it was at one moment: it was mapped, and its bytes did
 //! not match, or could not be read.
 
+use std::cell::RefCell;
+
 use engine::cost::Cost;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Duration, Fault, ObjectId, crc32c};
@@ -53,28 +55,38 @@ impl Scrubbed {
 
 impl ObjectStore {
     /// Reads all content at `rate` bytes per second at most (0: as fast as the device gives), and
-    /// verifies it if checksums are kept.
+    /// verifies it if checksums are kept. `out` has what is read and found so far.
     ///
     /// # Errors
     /// `Io` if the store has stopped; `Corrupt` if its records are damaged: a check says which.
-    pub async fn scrub(&self, rate: u64) -> Result<Scrubbed, Fault> {
-        let (mut out, mut from) = (Scrubbed::default(), Some(0u64));
+    pub async fn scrub_into(&self, rate: u64, out: &RefCell<Scrubbed>) -> Result<(), Fault> {
+        let mut from = Some(0u64);
         while let Some(at) = from {
             let next = self.engine.run(Cost::READ, |txn| OBJECTS.next(txn, &at.to_be_bytes()));
             let Some((key, _)) = next.await.map_err(|error| error.fault())?.0 else { break };
             let object = ObjectId(u64::from_be_bytes(key));
-            out.objects += 1;
-            self.scrub_object(object, rate, &mut out).await?;
+            out.borrow_mut().objects += 1;
+            self.scrub_object(object, rate, out).await?;
             from = object.0.checked_add(1);
         }
-        Ok(out)
+        Ok(())
+    }
+
+    /// As [`ObjectStore::scrub_into`], for who waits for its end.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn scrub(&self, rate: u64) -> Result<Scrubbed, Fault> {
+        let out = RefCell::default();
+        self.scrub_into(rate, &out).await?;
+        Ok(out.into_inner())
     }
 
     async fn scrub_object(
         &self,
         object: ObjectId,
         rate: u64,
-        out: &mut Scrubbed,
+        out: &RefCell<Scrubbed>,
     ) -> Result<(), Fault> {
         let mut at = 0;
         loop {
@@ -85,7 +97,7 @@ impl ObjectStore {
             let begin = first.block.max(at);
             if !self.space.holds(first.run()) {
                 // A check says what is wrong with it.
-                out.add(object, first, Fault::Corrupt);
+                out.borrow_mut().add(object, first, Fault::Corrupt);
                 at = first.end();
                 continue;
             }
@@ -104,7 +116,7 @@ impl ObjectStore {
         object: ObjectId,
         begin: u64,
         end: u64,
-        out: &mut Scrubbed,
+        out: &RefCell<Scrubbed>,
     ) -> Result<u64, Fault> {
         let _reading = self.space.begin_read();
         let (parts, sums) = self.look_up(object, begin, end).await?;
@@ -112,13 +124,13 @@ impl ObjectStore {
             .iter()
             .flat_map(|part| (part.block..part.end()).map(|block| part.part(block, block + 1)))
             .collect();
-        out.blocks += blocks.len() as u64;
+        out.borrow_mut().blocks += blocks.len() as u64;
         match self.read_runs(&parts).await {
             Ok(data) => {
                 for ((block, sum), bytes) in blocks.iter().zip(&sums).zip(data.chunks_exact(BLOCK))
                 {
                     if crc32c(bytes) != *sum {
-                        out.add(object, block, Fault::Corrupt);
+                        out.borrow_mut().add(object, block, Fault::Corrupt);
                     }
                 }
             }
@@ -128,11 +140,11 @@ impl ObjectStore {
                     let sum = sums.next();
                     match self.read_runs(std::slice::from_ref(block)).await {
                         Ok(data) if sum.is_none_or(|sum| crc32c(&data) == *sum) => {}
-                        Ok(_) => out.add(object, block, Fault::Corrupt),
+                        Ok(_) => out.borrow_mut().add(object, block, Fault::Corrupt),
                         // The engine says whether the store has stopped.
                         Err(fault) => {
                             self.engine.begin(Cost::READ).map_err(|_| Fault::Io)?.abort();
-                            out.add(object, block, fault);
+                            out.borrow_mut().add(object, block, fault);
                         }
                     }
                 }

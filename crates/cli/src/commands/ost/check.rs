@@ -107,13 +107,7 @@ async fn check(env: &Env, spec: &DeviceSpec, args: &OstCheckArgs) -> Result<Repo
             objects: found.objects,
             blocks: found.blocks,
             damaged: found.damaged,
-            findings: found
-                .findings
-                .iter()
-                .map(|one| {
-                    format!("object {}: block {} is damaged: {}", one.object, one.block, one.fault)
-                })
-                .collect(),
+            findings: found.findings.iter().map(ost::server::scrub::describe).collect(),
         }),
     })
 }

@@ -10,7 +10,7 @@ use types::units::human_size;
 use types::{Uuid, check_fs_name};
 
 use super::failed;
-use crate::args::{OstFormatArgs, Output};
+use crate::args::{OstFormatArgs, Output, Whose};
 use crate::config::{Cluster, ClusterFile, Zone};
 use crate::devices::{is_shared, open_exclusive, open_shared};
 use crate::exit::{Ended, Failure};
@@ -40,7 +40,7 @@ struct Formatted {
 
 /// Makes a target.
 pub fn run(args: &OstFormatArgs) -> Ended {
-    let (name, fs) = file_system(args)?;
+    let (name, fs) = file_system(&args.whose)?;
     if let Some(journal) = &args.journal
         && (mkfs::is_same(&args.device, journal) || args.device == *journal)
     {
@@ -75,9 +75,7 @@ pub fn make_files(
     })?;
     let args = OstFormatArgs {
         device: device.to_owned(),
-        config: None,
-        fs: None,
-        uuid: None,
+        whose: Whose::default(),
         journal: journal.map(|(path, _)| path.to_owned()),
         log: None,
         checksums: true,
@@ -174,7 +172,7 @@ async fn open_new_journal(env: &Env, path: &Path, args: &OstFormatArgs) -> Resul
 }
 
 /// Name and UUID of the file system.
-fn file_system(args: &OstFormatArgs) -> Result<(String, Uuid), Failure> {
+pub fn file_system(args: &Whose) -> Result<(String, Uuid), Failure> {
     if let (Some(name), Some(uuid)) = (&args.fs, args.uuid) {
         return match check_fs_name(name) {
             true => Ok((name.clone(), uuid)),

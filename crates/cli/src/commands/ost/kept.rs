@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use env::Env;
 use env::sync::{Notify, first};
-use ost::server::{Config, Ost};
+use ost::server::{Config, Control, Ost};
 use ost::store::{ObjectStore, Options};
 use types::json::Json;
 use types::limits::BLOCK_U64;
@@ -112,8 +112,8 @@ pub struct Kept {
 }
 
 enum State {
-    /// What tells the status of the target; nothing once it has ended.
-    Serving(Box<dyn Fn() -> Option<String>>),
+    /// What administrators ask the target.
+    Serving(Control),
     /// Why it is not served.
     Down(String),
 }
@@ -130,7 +130,7 @@ impl Kept {
     async fn try_open(&self, opener: &Opener) -> Result<(), Failure> {
         match opener.open(&self.served).await {
             Ok(target) => {
-                *self.state.borrow_mut() = State::Serving(Box::new(target.status()));
+                *self.state.borrow_mut() = State::Serving(target.control());
                 *self.opened.borrow_mut() = Some(target);
                 Ok(())
             }
@@ -152,7 +152,7 @@ impl Kept {
     /// Its state as JSON.
     pub fn status(&self) -> String {
         let why = match &*self.state.borrow() {
-            State::Serving(status) => match status() {
+            State::Serving(target) => match target.status() {
                 Some(text) => return text,
                 None => "it ends".to_owned(),
             },
@@ -167,6 +167,20 @@ impl Kept {
         out.text("error", &why);
         out.close('}');
         out.into_text()
+    }
+
+    /// Does it listen at this address? At any, if none is given.
+    pub fn is_at(&self, address: Option<&str>) -> bool {
+        let state = self.state.borrow();
+        let State::Serving(target) = &*state else { return address.is_none() };
+        address.is_none_or(|address| target.address().as_deref() == Some(address))
+    }
+
+    /// Starts a scrub of a target that is served, or stops the running one.
+    pub fn scrub(&self, rate: Option<u64>) {
+        if let State::Serving(target) = &*self.state.borrow() {
+            target.scrub(rate);
+        }
     }
 
     /// Serves it until the process ends; opens it again after a failure. Closes it if it has been

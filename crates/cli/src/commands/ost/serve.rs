@@ -1,6 +1,7 @@
 //! `redbud ost serve`: runs targets until a signal stops them.
 
 use std::future::{Future, poll_fn};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
@@ -25,6 +26,11 @@ use crate::registry::{self, Kind, Registered, Registration};
 use crate::source::Source;
 use crate::{control, log, notify};
 
+/// Pauses between commits: with less each write has a commit of its own, with more much is lost by
+/// a crash of target and client.
+const COMMIT_INTERVALS: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_secs(60);
+
 /// A target to serve.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Served {
@@ -45,6 +51,9 @@ pub fn run(args: &OstServeArgs) -> Ended {
     let lease = args.lease.or(view.as_ref().map(|view| view.lease));
     if lease.is_some_and(|lease| !LEASE_RANGE.contains(&lease)) {
         return Err(Failure::usage("--lease: write a time from 1s to 1h"));
+    }
+    if !COMMIT_INTERVALS.contains(&args.commit_interval) {
+        return Err(Failure::usage("--commit-interval: write a time from 10ms to 1m"));
     }
     if view.as_ref().and_then(|view| view.security).is_none() {
         let text = "no keys are asked for: who reaches the port can ask for the status and for \
@@ -72,14 +81,24 @@ fn config(
     (lease, key): (Duration, [u8; 32]),
 ) -> MakeConfig {
     let (memory, notices) = (args.memory as usize, args.notices);
+    let (scrub_interval, scrub_rate) = (args.scrub_interval, args.scrub_rate);
     Box::new(move |listen| {
         // Each target reads the files itself: who reads them learns of each change once.
         let keys = match &view {
             Some(view) => keys::of_files(&view.file, view.security, (&view.key, &view.allowed))?,
             None => None,
         };
-        let (validate, log) = (false, Rc::new(log::line));
-        Ok(Config { lease, keys, memory, notices, validate, log, ..Config::new(listen, key) })
+        Ok(Config {
+            lease,
+            keys,
+            memory,
+            notices,
+            scrub_interval,
+            scrub_rate,
+            validate: false,
+            log: Rc::new(log::line),
+            ..Config::new(listen, key)
+        })
     })
 }
 
@@ -252,7 +271,7 @@ fn register(env: &Env, args: &OstServeArgs, targets: &[Rc<Kept>]) -> Option<Regi
     registered.map_err(|failure| log::line(&failure.to_string())).ok()
 }
 
-/// Answers with the status of each target.
+/// Answers for all targets.
 fn handler(targets: &[Rc<Kept>]) -> Handler {
     let all: Rc<[Rc<Kept>]> = targets.into();
     Rc::new(move |ask| {
@@ -263,7 +282,12 @@ fn handler(targets: &[Rc<Kept>]) -> Handler {
                     let each: Vec<String> = all.iter().map(|one| one.status()).collect();
                     Ok(format!("[{}]", each.join(",")))
                 }
-                _ => Err("these are object targets: they are asked for their status only".into()),
+                Ask::Scrub { rate, only } => {
+                    let asked = |one: &&Rc<Kept>| one.is_at(only.as_deref());
+                    all.iter().filter(asked).for_each(|one| one.scrub(rate));
+                    Ok("null".into())
+                }
+                _ => Err("these are object targets: they tell their status, and scrub".into()),
             }
         })
     })

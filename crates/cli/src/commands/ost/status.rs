@@ -1,5 +1,7 @@
 //! `redbud ost status`: what targets are and do.
 
+use std::path::PathBuf;
+
 use env::DriverKind;
 use proto::message::Principal;
 use proto::ost::{Op, OpReply, Ost};
@@ -10,7 +12,7 @@ use types::Duration;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
 
-use super::{failed, view};
+use super::{failed, scrub, view};
 use crate::address::{OST_PORT, check_address_or};
 use crate::args::OstStatusArgs;
 use crate::config::TargetsView;
@@ -39,8 +41,14 @@ pub fn run(args: &OstStatusArgs) -> Ended {
     Ok(0)
 }
 
+/// The control sockets of the processes on this host that serve targets.
+pub fn sockets_here() -> Vec<PathBuf> {
+    let running = registry::running().into_iter().map(|(_, one)| one);
+    running.filter(|one| one.kind == Kind::Ost).filter_map(|one| one.socket).collect()
+}
+
 /// Those that this host serves.
-fn all_here() -> Result<Vec<Value>, Failure> {
+pub fn all_here() -> Result<Vec<Value>, Failure> {
     let running = registry::running().into_iter().map(|(_, one)| one);
     let mut all = Vec::new();
     for one in running.filter(|one| one.kind == Kind::Ost) {
@@ -150,6 +158,9 @@ fn table(report: &Report) -> String {
         let refused = number("capabilities_refused");
         if refused > 0 {
             text += &format!("  {refused} requests with a wrong capability were refused\n");
+        }
+        if target["scrub"]["state"] != "never" {
+            text += &format!("  {}", scrub::of_scrub(&target["scrub"]));
         }
         let corrupt = number("corrupt_writes");
         if corrupt > 0 {
