@@ -3,6 +3,7 @@
 
 mod checks;
 mod keys;
+mod kills;
 mod spread;
 mod standbys;
 mod targets;
@@ -13,8 +14,6 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -432,39 +431,6 @@ fn spread_directories_lie_at_all_servers() {
     assert_eq!(links(&parent), 10);
     local.restart();
     assert_eq!(shell(&parent, "cat */file"), "01234567");
-    local.stop();
-    local.assert_clean();
-}
-
-#[test]
-fn killed_servers_lose_no_directory_and_leave_none() {
-    let mut local = Local::start(2);
-    let (parent, child) = local.nested();
-    let ended = Arc::new(AtomicBool::new(false));
-    let (stop, place) = (ended.clone(), parent.clone());
-    let load = std::thread::spawn(move || {
-        let mut rounds = 0u64;
-        while !stop.load(Ordering::Relaxed) {
-            let path = place.join(format!("dir{}", rounds % 3));
-            fs::create_dir(&path).unwrap();
-            fs::write(path.join("file"), "content").unwrap();
-            fs::remove_file(path.join("file")).unwrap();
-            fs::remove_dir(&path).unwrap();
-            rounds += 1;
-        }
-        rounds
-    });
-    let mut epochs = local.epochs(2);
-    for round in 0..6 {
-        let server = round % 2;
-        local.kill(server);
-        let index = usize::from(server);
-        eventually("the server is back", || local.epochs(2)[index] > epochs[index]);
-        epochs = local.epochs(2);
-    }
-    ended.store(true, Ordering::Relaxed);
-    assert!(load.join().unwrap() > 0);
-    assert_eq!((links(&parent), child.is_dir()), (3, true));
     local.stop();
     local.assert_clean();
 }
