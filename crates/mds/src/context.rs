@@ -154,7 +154,11 @@ impl OpContext<'_> {
         if planted(Bug::RecallSkipped) && take.contains(Rights::NAMES) {
             return;
         }
-        self.effects.needs.push(Need { ino, take, range: None });
+        let need = Need { ino, take, range: None };
+        // Operations that go together need the same directory: it is recalled once.
+        if !self.effects.needs.contains(&need) {
+            self.effects.needs.push(need);
+        }
         self.effects.missing |= self.server.leases.is_gate_closed(ino, self.waited.gates.as_ref())
             || self.server.leases.table().others(self.client, ino).intersects(take);
     }

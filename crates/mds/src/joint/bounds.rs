@@ -9,13 +9,18 @@
 
 use mfs::format::intent::OPERATION_MAX;
 use mfs::{Cost, Reserve};
+use proto::wire::Wire;
+use types::Fault;
 
+use super::job::Answered;
 use crate::server::Server;
 
 /// Operations in a batch at most.
 pub const BATCH_MAX: usize = 64;
 /// Bytes that a worker's entry may have for each operation beyond the coordinator's: its answer.
 const ANSWER_BYTES: usize = 256;
+/// Bytes of a worker's entry beside its parts and answers, at most.
+const HEAD_BYTES: usize = 1024;
 /// Bytes of a batch's entry at most. That of the worker fits, too.
 const BATCH_BYTES_MAX: usize = OPERATION_MAX - BATCH_MAX * ANSWER_BYTES;
 /// Bytes that the record of a batch's transaction may have.
@@ -37,6 +42,18 @@ pub fn cost(operations: usize, bytes: usize) -> Cost {
         log_bytes: Cost::SMALL.log_bytes + further * FURTHER.log_bytes + entry * block,
         dirty: Cost::SMALL.dirty + further * FURTHER.dirty + entry,
         reserve: Reserve::Replay,
+    }
+}
+
+/// Leaves as many answers of a worker as its entry has room for, beside `asked` bytes of what it is
+/// asked for. Operations behind those are busy: each is tried again by itself.
+pub fn cut(asked: usize, answers: &mut [Answered]) {
+    let mut bytes = asked + HEAD_BYTES;
+    for answer in answers {
+        bytes += answer.to_bytes().len();
+        if bytes > OPERATION_MAX {
+            *answer = Err(Fault::Busy);
+        }
     }
 }
 

@@ -298,7 +298,7 @@ async fn note(
         }
         return Ok(wrote.1);
     }
-    let cost = Cost { reserve: Cost::STEP.reserve, ..cost_of(&asked.batch) };
+    let cost = Cost { reserve: Cost::STEP.reserve, ..cost_of(&asked.batch, &answers) };
     let mut prepared = Job::Works { asked: asked.clone(), gates, made, answers };
     let wrote = server.runtime.mfs.run(cost, |txn| {
         let Job::Works { made, answers, .. } = &mut prepared else { return Ok(()) };
@@ -377,13 +377,15 @@ async fn commit(
     }
 }
 
-/// The worst case of the transaction that applies a worker's parts.
-fn cost_of(batch: &[Vec<Part>]) -> Cost {
+/// The worst case of the transaction that applies a worker's parts, and keeps the answers as far as
+/// they are known.
+fn cost_of(batch: &[Vec<Part>], said: &[Answered]) -> Cost {
     match batch.len() {
         0 | 1 => APPLY,
         operations => {
-            let bytes = batch.iter().map(|parts| parts.to_bytes().len()).sum();
-            bounds::cost(operations, bytes)
+            let parts: usize = batch.iter().map(|parts| parts.to_bytes().len()).sum();
+            let answers: usize = said.iter().map(|answer| answer.to_bytes().len()).sum();
+            bounds::cost(operations, parts + answers)
         }
     }
 }
@@ -399,7 +401,7 @@ async fn run_parts(
 ) -> Result<(Vec<Answered>, Transno, Effects), StoreError> {
     let mut effects = Effects::default();
     let waited = open.waited.take();
-    let ran = server.runtime.mfs.run(cost_of(batch), |txn| {
+    let ran = server.runtime.mfs.run(cost_of(batch, said), |txn| {
         let mut cx = context(server, &waited, true);
         let mut made = made.iter().copied();
         let each = batch.iter().zip(said).map(|(parts, said)| match said {
@@ -492,9 +494,10 @@ async fn prepare(server: &Rc<Server>, open: &Rc<Open>) -> Result<(), Refusal> {
         let Tried { effects, done } = try_parts(server, &batch, &waited).await;
         let inos: Vec<_> = effects.needs.iter().map(|need| need.ino).collect();
         let held = waited.gates.as_ref().is_some_and(|gates| gates.cover(&inos));
-        if let Some(found) = done
+        if let Some(mut found) = done
             && (held || inos.is_empty() || found.iter().all(Result::is_err))
         {
+            bounds::cut(batch.to_bytes().len(), &mut found);
             if let Some(refusal) = refused(server, &effects, &found).await {
                 return Err(refusal);
             }
@@ -543,7 +546,7 @@ struct Tried {
 /// Tries the parts of all operations as one transaction, of which nothing is kept. One that fails
 /// is left out, and the others are tried again without it.
 async fn try_parts(server: &Rc<Server>, batch: &[Vec<Part>], waited: &Waited) -> Tried {
-    let cost = Cost { reserve: Cost::STEP.reserve, ..cost_of(batch) };
+    let cost = Cost { reserve: Cost::STEP.reserve, ..cost_of(batch, &[]) };
     let mut refused: Vec<Option<Fault>> = vec![None; batch.len()];
     let mut reads = Vec::new();
     loop {

@@ -2,7 +2,8 @@
 //!
 //! An operation that holds the gate of its directory, and has its plan, looks who waits behind it.
 //! It plans for those that change another name of the directory, and takes those whose parts have
-//! the same single worker. They leave the gate, and all are one joint operation.
+//! the same single worker. They leave the gate, and all are one joint operation. New files of a
+//! spread directory wait at a gate of its number at their coordinator, where nothing else does.
 //!
 //! Invariants:
 //! - nobody waits for a batch to fill: only an operation that waits at the gate already is taken;

@@ -72,7 +72,7 @@ wire_struct! {
         pub op: Op,
         /// What other shards do.
         pub shares: Vec<Share>,
-        /// Inodes of this shard whose gates it holds.
+        /// Inodes whose gates it holds at this shard.
         pub gates: Vec<Ino>,
         /// The inode of a new file that has no link yet.
         pub made: Option<Ino>,
@@ -256,7 +256,8 @@ pub struct Open {
 
 impl Open {
     /// May a part of it wait here, and its coordinator hold a gate that an older one waits for? The
-    /// coordinator of a new file holds only that file's.
+    /// coordinator of a new file holds only that file's, and its own gate of the directory: only
+    /// other new files wait there, which need what this one waits for.
     pub fn may_block_an_older(&self) -> bool {
         let adds = |part: &Part| matches!(part, Part::AddFile { .. });
         match &*self.job.borrow() {

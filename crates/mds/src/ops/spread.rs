@@ -24,6 +24,9 @@ use crate::uncommitted::MetaItem;
 /// A directory that is spread by itself stays so until it has less than one in so many names of
 /// those at which it came to be.
 const MERGE: u64 = 4;
+/// Bytes of names and values that a file of another shard may inherit: the primary's answer has
+/// them, and its entry keeps the answer.
+const INHERITED_MAX: usize = 16 << 10;
 
 /// Is the directory to be spread, with this layout and its names as they are now?
 ///
@@ -89,6 +92,11 @@ pub fn create_guest(
             time: cx.now,
             client: cx.client,
         };
+        // Others that come meanwhile wait here, and go together. The directory is not of this
+        // shard: nobody else takes its gate here.
+        if cx.server.joint.gathers() {
+            cx.need(dir, Rights::empty());
+        }
         // STARTED makes the inode.
         let part = Part::AddFile { dir, name: name.clone(), ino: Ino::NONE, node };
         return cx.plan(vec![(dir.shard(), part)]);
@@ -132,13 +140,14 @@ pub fn add_file(
     let plain = NewNode::plain(FileKind::Regular, node.mode, node.umask);
     let inherited = Inherited::new(txn, &dir_attr, &plain, node.gid)?;
     let is_object = |text| Layout::from_attribute(text).is_ok_and(|it| it.is_objects());
-    if inherited.layout().is_some_and(is_object) {
+    let (mode, gid, xattrs) = (inherited.mode(), inherited.gid(), inherited.xattrs(true));
+    let inherits: usize = xattrs.iter().map(|(name, value)| name.0.len() + value.0.len()).sum();
+    if inherited.layout().is_some_and(is_object) || inherits > INHERITED_MAX {
         return Err(Fault::CrossDevice.into());
     }
     txn.names().link_outside(dir, name, ino, FileKind::Regular)?;
     dir_attr.spread = is_wanted(cx, txn, &dir_attr, inherited.layout())?;
     cx.touch_dir(txn, &mut dir_attr)?;
     cx.effects.changes.extend([item, MetaItem::Names(dir)]);
-    let (mode, gid, xattrs) = (inherited.mode(), inherited.gid(), inherited.xattrs(true));
     Ok(Answer::Added { ino, dir: dir_attr, mode, gid, xattrs })
 }

@@ -1,6 +1,6 @@
 //! A simulated world with several servers, and clients that have a session with each.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::{Rc, Weak};
@@ -163,13 +163,13 @@ impl Bed {
             let shared = Rc::<Shared>::default();
             let session = Session::open(env.clone(), config, shared).await.unwrap();
             let (env, weak) = (env.clone(), Rc::downgrade(&session));
-            let ear = Rc::new(Ear { env, session: weak });
+            let ear = Rc::new(Ear { env, session: weak, recalls: Cell::new(0) });
             let events: Weak<dyn Events<Mds>> = Rc::downgrade(&ear) as _;
             session.set_events(events);
             sessions.push(session);
             ears.push(ear);
         }
-        Client { sessions, _ears: ears }
+        Client { sessions, ears }
     }
 
     /// A session such as another metadata server has.
@@ -206,6 +206,8 @@ impl Bed {
 struct Ear {
     env: Env,
     session: Weak<Session<Mds>>,
+    /// How often something was recalled.
+    recalls: Cell<u64>,
 }
 
 impl Events<Mds> for Ear {
@@ -213,6 +215,7 @@ impl Events<Mds> for Ear {
     fn push(&self, _: ServerId, push: Push) -> Option<PushReply> {
         if let (Push::Recall { ino, seq, take, .. }, Some(session)) = (push, self.session.upgrade())
         {
+            self.recalls.set(self.recalls.get() + 1);
             let back = Op::Return { ino, seq, give: take, still_open: false, range: None };
             self.env.spawn(async move { drop(session.call(Call::reserved(vec![back])).await) });
         }
@@ -231,7 +234,7 @@ impl Events<Mds> for Ear {
 #[derive(Clone)]
 pub struct Client {
     pub sessions: Vec<Rc<Session<Mds>>>,
-    _ears: Vec<Rc<Ear>>,
+    ears: Vec<Rc<Ear>>,
 }
 
 /// Sends letters as a metadata server does.
@@ -247,6 +250,19 @@ pub fn name(text: &str) -> Name {
 }
 
 impl Client {
+    /// How often a server has recalled something.
+    pub fn recalls(&self) -> u64 {
+        self.ears.iter().map(|ear| ear.recalls.get()).sum()
+    }
+
+    /// Inodes of a shard.
+    pub async fn inodes(&self, shard: u8) -> u64 {
+        match self.call_at(shard, Op::Statfs {}).await {
+            Ok(OpReply::Statfs { statfs }) => statfs.inodes,
+            reply => panic!("{reply:?}"),
+        }
+    }
+
     /// Asks the server of the inode's shard.
     pub async fn call(&self, at: Ino, op: Op) -> Result<OpReply, Fault> {
         self.call_at(at.shard().0, op).await

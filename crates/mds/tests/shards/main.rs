@@ -8,3 +8,4 @@ mod crashes;
 mod moves;
 mod names;
 mod spread;
+mod spread_batches;

@@ -32,13 +32,6 @@ impl Client {
         let made = self.make_at(shard, (dir, text), FileKind::Regular, Rights::empty()).await?;
         Ok(made.attr.ino)
     }
-
-    async fn inodes(&self, shard: u8) -> u64 {
-        match self.call_at(shard, Op::Statfs {}).await {
-            Ok(OpReply::Statfs { statfs }) => statfs.inodes,
-            reply => panic!("{reply:?}"),
-        }
-    }
 }
 
 #[test]
