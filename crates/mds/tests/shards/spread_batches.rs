@@ -132,7 +132,7 @@ fn waiting_creations_go_together_and_each_has_its_own_answer() {
 fn cost_of_creation(clients_count: usize, batch: usize) -> (f64, f64) {
     const EACH: usize = 12;
     let found = Rc::new(std::cell::Cell::new((0.0, 0.0)));
-    let told = found.clone();
+    let counts = found.clone();
     run_in_batches(72, 2, (Protocol::OnePhase, batch), |bed| async move {
         let c = bed.client("c").await;
         let dir = furnish(&c).await;
@@ -159,7 +159,7 @@ fn cost_of_creation(clients_count: usize, batch: usize) -> (f64, f64) {
         let forced = (after.forced - before.forced) as f64 / made;
         let messages = (after.messages - before.messages) as f64 / made;
         println!("batches of {batch}: {forced:.3} forced records, {messages:.3} messages");
-        told.set((forced, messages));
+        counts.set((forced, messages));
     });
     found.get()
 }
