@@ -25,8 +25,8 @@ impl Drop for File {
 const RANGES_NAMED: usize = 8;
 
 impl FileState {
-    /// For people: the bytes that are written and not committed; empty if none are, but times or
-    /// attributes.
+    /// For people: the bytes that are written and not committed, as far as no target of an object
+    /// has them, and the size that the file falls back to. Empty if only times or attributes are.
     pub(super) fn uncommitted_bytes(&self) -> String {
         let mut blocks = HeldRanges::default();
         let mut add = |from: u64, to: u64| _ = blocks.insert(range(from, to));
@@ -41,20 +41,20 @@ impl FileState {
                 _ => {}
             }
         }
-        // Of an object the server has only the size.
-        if self.object().is_some() && self.size > self.server_size {
-            add(self.server_size / BLOCK_U64, self.size.div_ceil(BLOCK_U64));
-        }
         let byte = |block: u64| block.saturating_mul(BLOCK_U64);
         let all: Vec<String> = blocks
             .iter()
             .map(|held| format!("bytes {} to {}", byte(held.range.from.0), byte(held.range.to.0)))
             .collect();
-        match (all.len(), all.len().saturating_sub(RANGES_NAMED)) {
+        let mut text = match (all.len(), all.len().saturating_sub(RANGES_NAMED)) {
             (0, _) => String::new(),
             (_, 0) => format!(": {}", all.join(", ")),
             (_, more) => format!(": {} and {more} more ranges", all[..RANGES_NAMED].join(", ")),
+        };
+        if self.size != self.server_size {
+            text += &format!("; its size is {} again, not {}", self.server_size, self.size);
         }
+        text
     }
 }
 

@@ -86,6 +86,26 @@ fn bytes_written_in_place_get_stable_though_their_writer_never_pauses() {
     }
 }
 
+/// What the end of a session loses is named: the bytes, and the size that is left.
+#[test]
+fn lost_bytes_are_named_and_no_others() {
+    run(256, Setup { disks: 1, ..Setup::default() }, |rig| async move {
+        let file = rig.file(1);
+        rig.write(&file, 0, &[1; 20_000]).await.unwrap();
+        file.fsync(false).await.unwrap();
+        rig.write(&file, 4096, &[2; 10]).await.unwrap();
+        rig.write(&file, 40_960, &[3; 5000]).await.unwrap();
+        file.drop_all(true);
+        let log = rig.server.log.borrow();
+        let said = log.last().expect("it is reported");
+        assert!(said.contains("is lost: bytes 4096 to 8192, "), "{said}");
+        assert!(
+            said.ends_with("bytes 40960 to 49152; its size is 20000 again, not 45960"),
+            "{said}"
+        );
+    });
+}
+
 /// A dead client left bytes behind the end. The client overwrites them with zeros in place, and
 /// must not commit a size that relies on zeros which are not stable.
 #[test]
