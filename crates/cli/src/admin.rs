@@ -1,10 +1,13 @@
-//! A single request of an administrator's command to a metadata server, on its own connection.
+//! What commands of an administrator ask: a single request to a metadata server, on its own
+//! connection; and the targets of this host.
 //!
 //! The commands of root on the server's host need no key: the server trusts its local socket.
 
+use std::path::PathBuf;
+
 use env::{DriverKind, Env};
 use proto::mds::{Mds, Op, OpReply, Principal};
-use serde_json::Value;
+use serde_json::{Value, json};
 use session::client::{ReadClientKeys, ToolError, ask_server};
 use types::{Duration, Fault, ServerId};
 
@@ -265,6 +268,49 @@ pub fn server(source: &Source, asked: Option<u16>) -> Result<Source, Failure> {
             }
         })
     })
+}
+
+/// The control sockets of the processes on this host that serve targets.
+pub fn target_sockets() -> Vec<PathBuf> {
+    let running = registry::running().into_iter().map(|(_, one)| one);
+    running.filter(|one| one.kind == Kind::Ost).filter_map(|one| one.socket).collect()
+}
+
+/// The status of each target that this host serves, as JSON.
+///
+/// # Errors
+/// There is none that this user can ask, or one gave another answer.
+pub fn targets_here() -> Result<Vec<Value>, Failure> {
+    let running = registry::running().into_iter().map(|(_, one)| one);
+    let mut all = Vec::new();
+    for one in running.filter(|one| one.kind == Kind::Ost) {
+        let Some(socket) = &one.socket else { continue };
+        match control::ask(socket, Ask::Status) {
+            Ok(Value::Array(targets)) => all.extend(targets),
+            Ok(_) => {
+                return Err(Failure::failed(
+                    "RB-OST",
+                    format!("{}: an unexpected answer", socket.display()),
+                ));
+            }
+            // It may just end. The others are shown.
+            Err(failure) => all.push(json!({
+                "version": 1,
+                "device": format!("process {}", one.pid),
+                "address": one.source,
+                "state": "stopped",
+                "error": failure.text,
+            })),
+        }
+    }
+    match all.is_empty() {
+        true => Err(Failure::new(
+            Status::Unreachable,
+            "RB-OST-UNREACHABLE",
+            "no target of this user runs on this host: give its address, with --config or --fs",
+        )),
+        false => Ok(all),
+    }
 }
 
 #[cfg(test)]

@@ -546,8 +546,19 @@ pub struct ScrubArgs {
     /// Whose metadata
     #[command(flatten)]
     pub server: ServerChoice,
-    /// Read at most this many bytes a second; 0: no limit
-    #[arg(long, default_value = "0", value_parser = parse_rate)]
+    /// How to scrub
+    #[command(flatten)]
+    pub how: ScrubHow,
+    /// How to print it
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// What a command does about a scrub.
+#[derive(Args, Debug)]
+pub struct ScrubHow {
+    /// Read at most this many bytes a second; 0: no limit. A scrub that runs already keeps its rate
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_rate)]
     pub rate: u64,
     /// Do not wait for the end of the scrub
     #[arg(long)]
@@ -555,9 +566,6 @@ pub struct ScrubArgs {
     /// Stop the running scrub
     #[arg(long, conflicts_with_all = ["rate", "background"])]
     pub stop: bool,
-    /// How to print it
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// Parses the size of a cache.

@@ -13,7 +13,7 @@ use types::{Duration, Instant};
 
 /// A server that can be scrubbed.
 pub trait Scrubbing: 'static {
-    /// What a scrub has read and found.
+    /// Counts of what a scrub has read, and its findings.
     type Found: Clone + Default;
 
     /// Clock and tasks.
@@ -52,7 +52,7 @@ pub struct Ended<F> {
     pub took: Duration,
     /// Did it come to the end?
     pub whole: bool,
-    /// What it found.
+    /// Its findings.
     pub found: F,
 }
 
@@ -63,7 +63,7 @@ pub struct Running<F> {
     pub how: How,
     /// When it began; `None`: it has not.
     pub since: Option<Instant>,
-    /// What it has found so far.
+    /// Its findings so far.
     pub found: F,
 }
 

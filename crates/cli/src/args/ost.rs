@@ -6,7 +6,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use types::Uuid;
 use types::units::{parse_duration, parse_size};
 
-use super::{Output, PagLostArgs, parse_cache, parse_rate, parse_scrub_interval, parse_switch};
+use super::{
+    Output, PagLostArgs, ScrubHow, parse_cache, parse_rate, parse_scrub_interval, parse_switch,
+};
 
 /// Arguments of `ost`.
 #[derive(Args, Debug)]
@@ -216,15 +218,9 @@ or a scrub did not end.")]
 pub struct OstScrubArgs {
     /// Address of one of them; default: all
     pub address: Option<String>,
-    /// Read at most this many bytes a second of each target; 0: no limit
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_rate)]
-    pub rate: u64,
-    /// Do not wait for the end
-    #[arg(long)]
-    pub background: bool,
-    /// Stop the running scrubs
-    #[arg(long, conflicts_with_all = ["rate", "background"])]
-    pub stop: bool,
+    /// How to scrub
+    #[command(flatten)]
+    pub how: ScrubHow,
     /// How to print it
     #[command(flatten)]
     pub output: Output,
@@ -257,13 +253,17 @@ The targets that the dump names belong to the former one, and refuse the new one
 makes a target one of the new file system. Its objects stay as they are; what it knows of clients
 and metadata servers is forgotten. The former file system cannot use it any more.
 
-The server of the target is stopped meanwhile. The command may be repeated.")]
+The server of the target is stopped meanwhile. Repeat the command if it is interrupted.")]
 pub struct OstAdoptArgs {
     /// The device, as DEVICE[,journal=DEVICE]
     pub device: String,
     /// The file system
     #[command(flatten)]
     pub whose: Whose,
+    /// UUID of the file system that the target belongs to, of which a dump was loaded; without it
+    /// the command says it, and changes nothing
+    #[arg(long, value_name = "UUID")]
+    pub from: Option<Uuid>,
     /// How to print it
     #[command(flatten)]
     pub output: Output,

@@ -11,12 +11,18 @@ mod status;
 mod survey;
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use env::Env;
+use ost::store::{ObjectStore, Options};
+use types::Duration;
 
 pub use format::make_files;
 
 use super::pag;
 use crate::args::{OstArgs, OstCommand, OstKeyArgs};
 use crate::config::TargetsView;
+use crate::devices::{open_error, open_exclusive, open_journal, with_path};
 use crate::exit::{Ended, Failure};
 use crate::{keys, output};
 
@@ -76,6 +82,27 @@ struct DeviceSpec {
     device: PathBuf,
     journal: Option<PathBuf>,
     listen: Option<String>,
+}
+
+/// Opens the store of a target whose server is stopped.
+async fn open_stopped(
+    env: &Env,
+    spec: &DeviceSpec,
+    cache_bytes: usize,
+) -> Result<Rc<ObjectStore>, Failure> {
+    let busy = |error| failed(open_error(&error, "stop its server before"));
+    let path = spec.device.display().to_string();
+    let disk = open_exclusive(env, &path, true).await.map_err(busy)?;
+    let journal = match &spec.journal {
+        Some(journal) => {
+            let journal = journal.display().to_string();
+            Some(open_journal(env, &journal, &disk).await.map_err(busy)?)
+        }
+        None => None,
+    };
+    let options = Options { cache_bytes, commit_interval: Duration::from_secs(1) };
+    let opened = ObjectStore::open(env, &disk, journal.as_ref(), options).await;
+    opened.map_err(|error| failed(with_path(&path, &error)))
 }
 
 impl DeviceSpec {

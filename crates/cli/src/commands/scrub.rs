@@ -25,11 +25,11 @@ struct Report {
 /// Starts a scrub and waits for its end; or stops a running one.
 pub fn run(args: &ScrubArgs) -> Ended {
     let source = admin::server(&target::source(&args.target)?, args.server.number)?;
-    let rate = (!args.stop).then_some(args.rate);
+    let rate = (!args.how.stop).then_some(args.how.rate);
     admin::ask(&source, Op::Scrub { rate })?;
     let mut state = state(&source)?;
     let terminal = std::io::stderr().is_terminal();
-    while !args.background && state["state"] == "running" {
+    while !args.how.background && state["state"] == "running" {
         std::thread::sleep(ASK);
         state = self::state(&source)?;
         if terminal {
@@ -37,10 +37,10 @@ pub fn run(args: &ScrubArgs) -> Ended {
             drop(std::io::stderr().write_all(line.as_bytes()));
         }
     }
-    if terminal && !args.background {
+    if terminal && !args.how.background {
         drop(std::io::stderr().write_all(b"\r\x1b[K"));
     }
-    let ended = args.background || args.stop || state["state"] == "whole";
+    let ended = args.how.background || args.how.stop || state["state"] == "whole";
     let sound = ended && state["findings"] == 0;
     let report = Report { version: 1, source: source.to_string(), scrub: state };
     output::print_report(args.output, &report, describe)?;

@@ -27,6 +27,8 @@ struct Report {
     problems: Vec<Problem>,
     filesystems: Vec<FileSystem>,
     mounts: Vec<Mount>,
+    /// What the object targets say that this host serves for these file systems.
+    targets: Vec<Value>,
 }
 
 #[derive(Serialize)]
@@ -85,11 +87,24 @@ pub fn run(args: &StatusArgs) -> Ended {
         problems: Vec::new(),
         filesystems: asked.into_iter().map(file_system).collect(),
         mounts,
+        targets: Vec::new(),
     };
+    report.targets = targets_of(&report);
     report.partial = is_partial(&report);
     report.problems = problems::find(&report);
     output::print_report(args.output, &report, text::describe)?;
     Ok(worst.unwrap_or(0))
+}
+
+/// The status of each target of this host that belongs to a file system of the report.
+fn targets_of(report: &Report) -> Vec<Value> {
+    // Nothing is said of those that cannot be asked: that this host serves none is no problem.
+    let mut all = admin::targets_here().unwrap_or_default();
+    let is_shown = |one: &Value| {
+        report.filesystems.iter().any(|shown| shown.server["fs_uuid"] == one["fs_uuid"])
+    };
+    all.retain(|one| one["fs_uuid"].is_string() && is_shown(one));
+    all
 }
 
 /// A server, and what it says.

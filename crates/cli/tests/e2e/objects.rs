@@ -254,7 +254,12 @@ fn targets_are_adopted_by_the_file_system_that_a_dump_is_loaded_into() {
     load.args(["load", &file]).stdin(std::fs::File::open(dir.join("dump")).unwrap());
     success(&mut load);
     for target in ["ost0.img,journal=ost0-journal.img", "ost1.img,journal=ost1-journal.img"] {
-        let said = run(&["ost", "adopt", target, "--config", &file]);
+        let adopt = ["ost", "adopt", target, "--config", &file];
+        let refused = redbud().current_dir(&dir).args(adopt).output().unwrap();
+        let why = String::from_utf8(refused.stderr).unwrap();
+        let (_, former) = why.split_once("add --from ").unwrap_or_else(|| panic!("{why}"));
+        let former = former.split(' ').next().unwrap();
+        let said = run(&[&adopt[..], &["--from", former]].concat());
         assert!(said.contains("before of `local`"), "{said}");
         // Once more: it is one already.
         run(&["ost", "adopt", target, "--config", &file]);

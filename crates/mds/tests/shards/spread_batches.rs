@@ -16,7 +16,7 @@ use crate::bed::*;
 const OPENED: Rights = Rights::ATTR.union(Rights::OPEN).union(Rights::DATA_X);
 const ACL: &[u8] = b"system.posix_acl_default";
 
-/// What came of a creation.
+/// The result of a creation.
 type Came = Result<Leased, Fault>;
 
 /// Has shard 1 make a file in a directory of shard 0, and opens and closes it, as the `nth` user.
@@ -53,7 +53,7 @@ async fn at_once(bed: Bed, clients: Vec<Client>, dir: Ino, names: Vec<String>) -
     came
 }
 
-/// What the protocol has cost both servers so far.
+/// Forced records and messages of both servers so far.
 fn spent(bed: &Bed) -> Counts {
     let of = |shard| {
         let all = bed.joint(shard).counts;
@@ -239,7 +239,7 @@ fn files_that_inherit_much_are_made_though_not_all_together() {
                     reply => panic!("{reply:?}"),
                 }
             }
-            // What is too much for an entry is made at the primary.
+            // The primary makes a file whose inherited attributes are too large for an entry.
             inherit(2500).await;
             let texts = vec!["x".into(), "y".into(), "z".into()];
             let came = at_once(bed.clone(), all, dir, texts).await;

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use engine::scrubber::{How, Running, Scrubber, Scrubbing};
 use env::Env;
 use types::json::Json;
-use types::{Duration, Instant};
+use types::{Duration, Fault, Instant};
 
 use super::runtime::Runtime;
 use crate::store::scrub::{Damaged, Scrubbed};
@@ -55,7 +55,10 @@ impl Scrubbing for Runtime {
 /// A damaged block for people.
 pub fn describe(damaged: &Damaged) -> String {
     let Damaged { object, block, fault, .. } = damaged;
-    format!("object {object}: block {block} is damaged: {fault}")
+    match fault {
+        Fault::Corrupt => format!("object {object}: block {block} does not match its checksum"),
+        fault => format!("object {object}: block {block} cannot be read: {fault}"),
+    }
 }
 
 /// The running scrub, else the last one, as JSON.

@@ -96,7 +96,7 @@ impl Ost {
         self.server.runtime.epoch
     }
 
-    /// What its control socket asks; keeps nothing of it.
+    /// The handle for its control socket. It keeps neither the target nor its device open.
     pub fn control(&self) -> Control {
         Control { server: Rc::downgrade(&self.server) }
     }

@@ -6,7 +6,7 @@ use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 use engine::store::Store;
 use engine::txn::Txn;
-use types::{Epoch, ShardId, Uuid};
+use types::{ClientId, Epoch, ShardId, Uuid};
 
 use super::ObjectStore;
 use super::format::{FENCED, epoch_setting};
@@ -16,7 +16,7 @@ const ADOPTED: u32 = 0x6f73_6661;
 /// The setting with the rest of the name.
 const REST: u32 = 0x6f73_6662;
 /// Fenced clients that are forgotten in one transaction.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 8;
 /// Bytes of the name in the first of them.
 const BEGINNING: usize = 46;
 
@@ -40,36 +40,38 @@ pub(super) async fn load(engine: &Store) -> Result<Option<(Uuid, String)>, Store
 impl ObjectStore {
     /// Makes the target one of the file system `fs` with this name, into which a dump of its former
     /// one was loaded: the objects stay, and what is known of metadata servers and of clients is
-    /// forgotten. May be repeated after an error.
+    /// forgotten. Call it again after a crash or an error: until it has succeeded, the target may
+    /// refuse clients that have the number of one that the former file system has evicted.
     ///
     /// # Errors
     /// The store's.
     pub async fn adopt(&self, fs: Uuid, name: &str) -> Result<(), StoreError> {
-        loop {
-            let forgot = self.engine.run(Cost::DELETE, |txn| {
-                let clients: Vec<_> = txn.clients()?.into_iter().take(1).collect();
-                for (client, _) in &clients {
-                    txn.drop_client(*client)?;
-                }
-                let fenced = FENCED.range(txn, &[0; 8], AT_ONCE)?;
-                for (client, _) in &fenced {
-                    FENCED.remove(txn, client)?;
-                }
-                Ok(clients.len() + fenced.len())
-            });
-            if forgot.await?.0 == 0 {
-                break;
-            }
-        }
-        // The epochs with the name: a server of the former file system is refused from then on.
-        let entered = self.engine.run(Cost::DELETE, |txn| enter(txn, fs, name));
-        entered.await?;
-        self.fenced.borrow_mut().clear();
+        // The owner first, and durably: a target that still belongs to the former file system
+        // keeps refusing the clients that this one has evicted.
+        self.engine.run(Cost::DELETE, |txn| enter(txn, fs, name)).await?;
+        self.engine.sync().await?;
         *self.adopted.borrow_mut() = Some((fs, name.to_owned()));
+        while self.engine.run(Cost::DELETE, forget).await?.0 > 0 {}
+        self.fenced.borrow_mut().clear();
         Ok(())
     }
 }
 
+/// Forgets some of the clients, and of those that are fenced. Returns how many it has met.
+fn forget(txn: &mut Txn<'_>) -> Result<usize, Stop> {
+    // The replies of one client may take several transactions.
+    let clients = txn.clients_from(ClientId(0), 1)?;
+    for (client, _) in &clients {
+        txn.drop_client(*client)?;
+    }
+    let fenced = FENCED.range(txn, &[0; 8], AT_ONCE)?;
+    for (client, _) in &fenced {
+        FENCED.remove(txn, client)?;
+    }
+    Ok(clients.len() + fenced.len())
+}
+
+/// Enters the owner, and forgets the epochs of the former one's servers.
 fn enter(txn: &mut Txn<'_>, fs: Uuid, name: &str) -> Result<(), Stop> {
     for shard in (0..=u8::MAX).map(ShardId) {
         if txn.setting(epoch_setting(shard))?.is_some() {

@@ -1,13 +1,12 @@
 //! `redbud ost adopt`: makes a target one of the file system into which a dump was loaded.
 
 use env::{DriverKind, Env};
-use ost::store::{ObjectStore, Options};
 use serde::Serialize;
-use types::{Duration, Uuid};
+use types::Uuid;
 
 use super::{DeviceSpec, failed, format};
 use crate::args::OstAdoptArgs;
-use crate::devices::{open_error, open_exclusive, open_journal, with_path};
+use crate::devices::with_path;
 use crate::exit::{Ended, Failure};
 use crate::output;
 
@@ -21,16 +20,18 @@ struct Report {
     device: String,
     fs_name: String,
     fs_uuid: String,
-    /// What it belonged to.
+    /// Name of the file system that the target belonged to.
     former_name: String,
+    /// Its UUID.
     former_uuid: String,
 }
 
 /// Adopts the target.
 pub fn run(args: &OstAdoptArgs) -> Ended {
     let spec = DeviceSpec::parse(&args.device)?;
-    let whose = format::file_system(&args.whose)?;
-    let adopted = env::run(DriverKind::Auto, |env| async move { adopt(&env, &spec, whose).await });
+    let (whose, from) = (format::file_system(&args.whose)?, args.from);
+    let adopted =
+        env::run(DriverKind::Auto, |env| async move { adopt(&env, &spec, whose, from).await });
     let report = adopted
         .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
         .flatten()?;
@@ -48,24 +49,25 @@ pub fn run(args: &OstAdoptArgs) -> Ended {
     Ok(0)
 }
 
-async fn adopt(env: &Env, spec: &DeviceSpec, whose: (String, Uuid)) -> Result<Report, Failure> {
-    let busy = |error| failed(open_error(&error, "stop its server before"));
+async fn adopt(
+    env: &Env,
+    spec: &DeviceSpec,
+    whose: (String, Uuid),
+    from: Option<Uuid>,
+) -> Result<Report, Failure> {
     let path = spec.device.display().to_string();
-    let disk = open_exclusive(env, &path, true).await.map_err(busy)?;
-    let journal = match &spec.journal {
-        Some(journal) => {
-            let journal = journal.display().to_string();
-            Some(open_journal(env, &journal, &disk).await.map_err(busy)?)
-        }
-        None => None,
-    };
-    let options = Options { cache_bytes: CACHE, commit_interval: Duration::from_secs(1) };
-    let opened = ObjectStore::open(env, &disk, journal.as_ref(), options).await;
-    let store = opened.map_err(|error| failed(with_path(&path, &error)))?;
+    let store = super::open_stopped(env, spec, CACHE).await?;
     let (former_uuid, former_name, _) = store.identity();
     let (fs_name, fs) = whose;
-    let adopted = store.adopt(fs, &fs_name).await;
+    let is_known = former_uuid == fs || from == Some(former_uuid);
+    let adopted = if is_known { store.adopt(fs, &fs_name).await } else { Ok(()) };
     let closed = store.close().await;
+    if !is_known {
+        return Err(failed(format!(
+            "{path}: it belongs to the file system `{former_name}` with UUID {former_uuid}. If a \
+             dump of that was loaded into `{fs_name}`, add --from {former_uuid}"
+        )));
+    }
     adopted.and(closed).map_err(|error| failed(with_path(&path, &error)))?;
     Ok(Report {
         version: 1,

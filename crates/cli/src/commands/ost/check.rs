@@ -1,13 +1,11 @@
 //! `redbud ost check`: checks a target whose server is stopped.
 
 use env::{DriverKind, Env};
-use ost::store::{ObjectStore, Options};
 use serde::Serialize;
-use types::Duration;
 
 use super::DeviceSpec;
 use crate::args::OstCheckArgs;
-use crate::devices::{open_error, open_exclusive, open_journal, with_path};
+use crate::devices::with_path;
 use crate::exit::{Ended, Failure, fsck};
 use crate::output;
 
@@ -67,19 +65,9 @@ fn failed(text: String) -> Failure {
 }
 
 async fn check(env: &Env, spec: &DeviceSpec, args: &OstCheckArgs) -> Result<Report, Failure> {
-    let busy = |error| failed(open_error(&error, "stop its server before"));
     let path = spec.device.display().to_string();
-    let disk = open_exclusive(env, &path, true).await.map_err(busy)?;
-    let journal = match &spec.journal {
-        Some(journal) => {
-            let journal = journal.display().to_string();
-            Some(open_journal(env, &journal, &disk).await.map_err(busy)?)
-        }
-        None => None,
-    };
-    let options = Options { cache_bytes: CACHE, commit_interval: Duration::from_secs(1) };
-    let opened = ObjectStore::open(env, &disk, journal.as_ref(), options).await;
-    let store = opened.map_err(|error| failed(with_path(&path, &error)))?;
+    let opened = super::open_stopped(env, spec, CACHE).await;
+    let store = opened.map_err(|failure| failure.with_code(fsck::OPERATION))?;
     let findings = store.check().await.map_err(|error| failed(with_path(&path, &error)))?;
     let scrub = match args.scrub {
         true => Some(store.scrub(0).await.map_err(|fault| failed(format!("{path}: {fault}")))?),

@@ -112,7 +112,7 @@ pub struct Kept {
 }
 
 enum State {
-    /// What administrators ask the target.
+    /// The handle through which administrators ask the target.
     Serving(Control),
     /// Why it is not served.
     Down(String),

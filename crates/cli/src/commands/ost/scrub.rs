@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{failed, status};
+use super::failed;
 use crate::address::{OST_PORT, check_address_or};
 use crate::args::OstScrubArgs;
 use crate::control::{self, Ask};
 use crate::exit::{Ended, Failure};
-use crate::output;
+use crate::{admin, output};
 
 /// Pause between two requests for the progress.
 const ASK: Duration = Duration::from_millis(200);
@@ -24,34 +24,31 @@ struct Report {
 
 /// Starts scrubs and waits for their end; or stops the running ones.
 pub fn run(args: &OstScrubArgs) -> Ended {
-    let rate = (!args.stop).then_some(args.rate);
+    let rate = (!args.how.stop).then_some(args.how.rate);
     let only = match &args.address {
         Some(address) => Some(check_address_or(address, OST_PORT).map_err(Failure::usage)?),
         None => None,
     };
     let ask = |socket: PathBuf| control::ask(&socket, Ask::Scrub { rate, only: only.clone() });
-    let asked: Vec<_> = status::sockets_here().into_iter().map(ask).collect();
+    let asked: Vec<_> = admin::target_sockets().into_iter().map(ask).collect();
     // One may just end: what it serves is named below.
     if asked.iter().all(Result::is_err) {
         asked.into_iter().collect::<Result<Vec<_>, _>>()?;
     }
     let mut targets = targets(only.as_deref())?;
-    while !args.background && targets.iter().any(|one| one["scrub"]["state"] == "running") {
+    while !args.how.background && targets.iter().any(|one| one["scrub"]["state"] == "running") {
         std::thread::sleep(ASK);
         targets = self::targets(only.as_deref())?;
     }
-    let sound = |one: &Value| {
-        let ended = args.background || args.stop || one["scrub"]["state"] == "whole";
-        ended && one["scrub"]["damaged"] == 0
-    };
-    let all_sound = targets.iter().all(sound);
+    let sound = |one: &Value| one["scrub"]["state"] == "whole" && one["scrub"]["damaged"] == 0;
+    let all_sound = args.how.background || args.how.stop || targets.iter().all(sound);
     output::print_report(args.output, &Report { version: 1, targets }, describe)?;
     Ok(u8::from(!all_sound))
 }
 
 /// The targets of this host, or the one at `only`: what each is, and its scrub.
 fn targets(only: Option<&str>) -> Result<Vec<Value>, Failure> {
-    let mut all = status::all_here()?;
+    let mut all = admin::targets_here()?;
     all.retain(|one| only.is_none_or(|only| one["address"] == *only));
     if all.is_empty() {
         let text = "this host serves no target at this address: `redbud ost status` lists them";

@@ -1,12 +1,10 @@
 //! `redbud ost status`: what targets are and do.
 
-use std::path::PathBuf;
-
 use env::DriverKind;
 use proto::message::Principal;
 use proto::ost::{Op, OpReply, Ost};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use session::client::{ReadClientKeys, ToolError, ask};
 use types::Duration;
 use types::limits::BLOCK_U64;
@@ -16,11 +14,10 @@ use super::{failed, scrub, view};
 use crate::address::{OST_PORT, check_address_or};
 use crate::args::OstStatusArgs;
 use crate::config::TargetsView;
-use crate::control::{self, Ask};
+
 use crate::exit::{Ended, Failure, Status};
 use crate::keys::{self, KeyOptions};
-use crate::output;
-use crate::registry::{self, Kind};
+use crate::{admin, output};
 
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,45 +32,10 @@ struct Report {
 pub fn run(args: &OstStatusArgs) -> Ended {
     let targets = match &args.address {
         Some(address) => vec![of(args, address)?],
-        None => all_here()?,
+        None => admin::targets_here()?,
     };
     output::print_report(args.output, &Report { version: 1, targets }, table)?;
     Ok(0)
-}
-
-/// The control sockets of the processes on this host that serve targets.
-pub fn sockets_here() -> Vec<PathBuf> {
-    let running = registry::running().into_iter().map(|(_, one)| one);
-    running.filter(|one| one.kind == Kind::Ost).filter_map(|one| one.socket).collect()
-}
-
-/// Those that this host serves.
-pub fn all_here() -> Result<Vec<Value>, Failure> {
-    let running = registry::running().into_iter().map(|(_, one)| one);
-    let mut all = Vec::new();
-    for one in running.filter(|one| one.kind == Kind::Ost) {
-        let Some(socket) = &one.socket else { continue };
-        match control::ask(socket, Ask::Status) {
-            Ok(Value::Array(targets)) => all.extend(targets),
-            Ok(_) => return Err(failed(format!("{}: an unexpected answer", socket.display()))),
-            // It may just end. The others are shown.
-            Err(failure) => all.push(json!({
-                "version": 1,
-                "device": format!("process {}", one.pid),
-                "address": one.source,
-                "state": "stopped",
-                "error": failure.text,
-            })),
-        }
-    }
-    match all.is_empty() {
-        true => Err(Failure::new(
-            Status::Unreachable,
-            "RB-OST-UNREACHABLE",
-            "no target of this user runs on this host: give its address, with --config or --fs",
-        )),
-        false => Ok(all),
-    }
 }
 
 fn of(args: &OstStatusArgs, address: &str) -> Result<Value, Failure> {

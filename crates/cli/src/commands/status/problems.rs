@@ -33,7 +33,19 @@ pub(super) fn find(report: &Report) -> Vec<Problem> {
     let mut found = Vec::new();
     report.filesystems.iter().for_each(|file_system| of_file_system(&mut found, file_system));
     report.mounts.iter().for_each(|mount| of_mount(&mut found, mount));
+    report.targets.iter().for_each(|target| of_target(&mut found, target));
     found
+}
+
+fn of_target(found: &mut Vec<Problem>, target: &Value) {
+    let damaged = number(&target["scrub"]["damaged"]);
+    if damaged > 0 {
+        let place = format!("target {} at {}", text(&target["target"]), text(&target["address"]));
+        let what = format!("its scrub has found {damaged} damaged blocks of content");
+        let remedy = "`redbud ost status` names them; restore the files from a backup, or write the \
+                      blocks again";
+        Finder { found, place: &place }.add("RB-TARGET-DAMAGED", what, remedy);
+    }
 }
 
 /// Collects the problems of one place.
@@ -341,6 +353,19 @@ mod tests {
         let mut found = Vec::new();
         of_mount(&mut found, mount);
         found.iter().map(|problem| problem.code).collect()
+    }
+
+    #[test]
+    fn damage_that_a_scrub_of_a_target_has_found_is_a_problem() {
+        let target = |damaged: u64| json!({"target": "t", "address": "h:1", "scrub": {"state": "whole", "damaged": damaged}});
+        let mut found = Vec::new();
+        of_target(&mut found, &target(0));
+        assert!(found.is_empty());
+        of_target(&mut found, &target(2));
+        assert_eq!(
+            (found[0].code, found[0].place.as_str()),
+            ("RB-TARGET-DAMAGED", "target t at h:1")
+        );
     }
 
     #[test]

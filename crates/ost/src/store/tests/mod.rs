@@ -1,5 +1,6 @@
 //! Tests of the store in simulated worlds.
 
+mod adopt;
 mod costs;
 mod crash;
 mod faults;
