@@ -127,14 +127,14 @@ pub fn stands_by(status: &Value) -> bool {
 }
 
 /// What a server that stands by says of its standing by for the server `number`; of the only one,
-/// or the first, without a number.
-pub fn standing_for(standby: &Value, number: Option<u16>) -> Value {
+/// or the first, without a number. `None`: it does not stand by for that one.
+pub fn standing_for(standby: &Value, number: Option<u16>) -> Option<Value> {
     let mut all = standby["stands_by_for"].as_array().into_iter().flatten();
-    let mut said = all.find(|one| is_of(one, number)).cloned().unwrap_or_default();
+    let mut said = all.find(|one| is_of(one, number)).cloned()?;
     for key in ["state", "fs_name", "address", "pid"] {
         said[key] = standby[key].clone();
     }
-    said
+    Some(said)
 }
 
 /// Asks the server of `source` that serves on this host; `None`: there is none that can be asked

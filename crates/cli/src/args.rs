@@ -197,7 +197,8 @@ runs the metadata server, one the client; their logs are DIR/mds.log and DIR/cli
 the server dies, it is restarted. Ctrl-C unmounts and stops both. With --standby 1 a second
 server takes over when the first one dies; its log is DIR/mds1.log. With --mds 2 the directories
 are shared out to two servers, of which each has its own log, DIR/mds.log and DIR/mds1.log. With
-both, one more server stands by for the two; its log is DIR/mds2.log.
+both, one more server stands by for the two; its log is DIR/mds2.log. With --take-over on a
+server that dies, and does not start again within two seconds, is taken over by the other one.
 
 To mount the same file system again: redbud mount ADDRESS:/local OTHER, with the address
 that `local` prints.")]
@@ -243,6 +244,10 @@ pub struct LocalArgs {
     /// kept in DIR [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=8))]
     pub standby: Option<u16>,
+    /// Let the metadata servers of several take over from each other: one that serves takes over
+    /// one that has died, behind those that stand by; kept in DIR [default: off]
+    #[arg(long, value_name = "on|off", value_parser = parse_switch, action = clap::ArgAction::Set)]
+    pub take_over: Option<bool>,
     /// Number of object targets that the first start creates, each of the size of a data disk:
     /// files of directories with the layout policy=objects lie there [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
@@ -317,6 +322,7 @@ The file, with all keys:
                                  # which are counted from 0; server 0 has the root directory
   path = \"/dev/disk/by-id/…\"     # size, log, journal and journal_size as in [metadata]
   listen = \"10.0.0.1:10821\"      # instead of that of [server]; each has its own
+  take_over = [\"10.0.0.1:10823\"] # where it takes over others that have died; default: none
 
   [membership]                   # only for servers that stand by for each other
   directory = \"membership\"       # their lock and record, for servers of one host; or:
@@ -366,7 +372,7 @@ pub struct MkfsArgs {
 }
 
 /// Arguments of `mds`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Runs in the foreground. On SIGTERM or SIGINT it writes a checkpoint and ends. It sends
 READY=1 to $NOTIFY_SOCKET (systemd Type=notify) when clients can connect. If it is killed in
@@ -380,7 +386,8 @@ With several tables [[mds]] in the file each is a server of its own, which has a
 directories: start all of them, each with its --server. With --standby and no --server a process
 stands by for all of them, and becomes the first of which the owner has died. With --standby
 and --server N it looks for server N first, and stands by for all of them if another process is
-server N by now.")]
+server N by now. With addresses in `mds.take_over` a process that serves takes over the servers
+that have died, one at each address, if neither they nor standbys come within some seconds.")]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct MdsArgs {
     /// The cluster's file
@@ -393,6 +400,11 @@ pub struct MdsArgs {
     /// Wait while another server serves, and take over when that one has certainly ended
     #[arg(long)]
     pub standby: bool,
+    /// Also stand by for the file's other servers at this address, one of a key `mds.take_over`, as
+    /// long as this process serves; `none`: do not. May be repeated [default: the addresses of the
+    /// server that --server names]
+    #[arg(long, value_name = "ADDRESS|none")]
+    pub take_over: Vec<String>,
     /// Let another server that stands by claim first, for some seconds
     #[arg(long, hide = true)]
     pub hold_back: bool,
@@ -419,14 +431,14 @@ pub struct MdsArgs {
 }
 
 /// Commands of `mds`.
-#[derive(Subcommand, Debug)]
+#[derive(Subcommand, Debug, Clone)]
 pub enum MdsCommand {
     /// Hand the metadata over to a server that stands by, as planned
     Failover(FailoverArgs),
 }
 
 /// Arguments of `mds failover`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Run it on the host of the server that serves, as root or as the server's user. The server writes
 its checkpoint and gives the metadata up; another one claims them at once, and clients go on

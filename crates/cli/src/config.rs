@@ -93,6 +93,8 @@ pub struct Cluster {
     pub shard: ShardId,
     /// The addresses of all servers of several, by their numbers; empty: there is one.
     pub namespace: Vec<String>,
+    /// The addresses at which each of them takes over others', by their numbers.
+    pub take_over: Vec<Vec<String>>,
     /// How the servers agree on an operation of several of them.
     pub protocol: Protocol,
     /// Most operations of one directory that they agree on together.
@@ -291,8 +293,11 @@ impl Reader<'_> {
         let namespace: Vec<String> = several.iter().map(|(listen, _)| listen.clone()).collect();
         let mut clusters = Vec::with_capacity(places.len());
         for (number, (place, data)) in places.iter().zip(zones).enumerate() {
-            let own = Cluster { data, namespace: namespace.clone(), ..self.cluster(&raw, place)? };
-            clusters.push(Cluster { shard: servers::shard(number), ..own });
+            let own = self.cluster(&raw, place)?;
+            let known = [&namespace[..], &own.standbys].concat();
+            let take_over = self.take_over(mds.as_deref(), &known, own.membership.is_some())?;
+            let (namespace, shard) = (namespace.clone(), servers::shard(number));
+            clusters.push(Cluster { data, namespace, take_over, shard, ..own });
         }
         self.refuse_without_zones(&clusters, targets)?;
         Ok(clusters)
@@ -310,6 +315,7 @@ impl Reader<'_> {
             name: raw.name.get_ref().clone(),
             shard: ShardId(0),
             namespace: Vec::new(),
+            take_over: Vec::new(),
             protocol: self.protocol(server.commit_protocol.as_ref())?,
             batch: self.batch(server.commit_batch.as_ref())?,
             spread_at: self.spread_at(server.spread_at.as_ref())?,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `owner.lock` | the owner holds its lock as long as it lives; the text names its process |
 //! | `owner` | the record, replaced as a whole and durably |
-//! | `standby-PID` | a server that stands by holds its lock; the text is the member as JSON |
+//! | `standby-PID-NONCE` | a server that stands by holds its lock; the text is the member as JSON |
 //!
 //! Invariants:
 //! - only who holds the lock of `owner.lock` changes `owner`;
@@ -119,7 +119,7 @@ impl FileMembership {
     }
 
     fn try_stand_by(&self, member: &Member) -> Result<(), Trouble> {
-        let path = self.directory.join(format!("{STANDBY}{}", member.pid));
+        let path = self.directory.join(format!("{STANDBY}{}-{:x}", member.pid, member.nonce));
         let text = serde_json::to_string(member).unwrap_or_default();
         match LockFile::take(&path, &text) {
             Ok(lock) => *self.standing.borrow_mut() = Some(lock),

@@ -49,6 +49,9 @@ pub struct Registration {
     pub kind: Kind,
     /// The process.
     pub pid: u32,
+    /// Which of its addresses, of a metadata server that may serve several shards; 0: the first.
+    #[serde(default)]
+    pub station: usize,
     /// Mount source; of a server the one by which its host can mount.
     pub source: String,
     /// The number of a metadata server of several, whose own address is the source's first.
@@ -116,9 +119,17 @@ impl Registered {
     }
 }
 
-/// Where the control socket of a process is, unless it was given another place.
-pub fn usual_socket(kind: Kind, pid: u32) -> PathBuf {
-    directory().join(format!("{}-{pid}.sock", kind.name()))
+/// Where the control socket of a process is, unless it was given another place. `station`: as in
+/// [`Registration`].
+pub fn usual_socket(kind: Kind, pid: u32, station: usize) -> PathBuf {
+    directory().join(format!("{}.sock", stem(kind, pid, station)))
+}
+
+fn stem(kind: Kind, pid: u32, station: usize) -> String {
+    match station {
+        0 => format!("{}-{pid}", kind.name()),
+        _ => format!("{}-{pid}-{station}", kind.name()),
+    }
 }
 
 /// Registers this process, and removes what killed ones have left.
@@ -127,8 +138,8 @@ pub fn register(registration: &Registration) -> Result<Registered, Failure> {
     let failed = |text: String| Failure::failed("RB-RUNTIME-DIR", text);
     make_directory(&dir).map_err(|error| failed(format!("{}: {error}", dir.display())))?;
     drop(running());
-    let name = format!("{}-{}.json", registration.kind.name(), registration.pid);
-    let path = dir.join(name);
+    let stem = stem(registration.kind, registration.pid, registration.station);
+    let path = dir.join(format!("{stem}.json"));
     let text = serde_json::to_string(registration).map_err(|error| failed(error.to_string()))?;
     match LockFile::take(&path, &text) {
         Ok(lock) => {

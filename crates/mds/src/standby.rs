@@ -7,7 +7,9 @@
 //! - a fence is asked only when the metadata can be read here: else the owner would be gone, and
 //!   nobody in its place;
 //! - a fence that has failed for an owner is not asked again before that one has shown life;
-//! - a term is over by the own clock before the membership lets anybody claim.
+//! - a term is over by the own clock before the membership lets anybody claim;
+//! - a server that serves other metadata claims only what its own server has not claimed again, and
+//!   no standby, for a while, and never what was stopped in order ([`Courtesy`]).
 
 use std::cell::Cell;
 use std::future::{Future, pending};
@@ -15,8 +17,8 @@ use std::rc::Rc;
 
 use env::Env;
 use membership::{
-    Claim, Later, Life, Member, Membership, Proof, Ready, Refusal, Renewal, Step, Term, Trouble,
-    Waiting, decide,
+    Claim, Later, Life, Member, Membership, PLANNED, Proof, Ready, Refusal, Renewal, STOPPED, Seen,
+    Step, Term, Trouble, Waiting, decide,
 };
 use types::plant::planted;
 use types::{Bug, ClientId, Duration, Epoch, Instant};
@@ -26,6 +28,13 @@ use crate::fence::{Answer, Fence, FenceAction, FenceTarget};
 
 /// Pause between two looks at the membership.
 pub const LOOK: Duration = Duration::from_millis(50);
+/// How long a server that serves other metadata leaves those of a dead owner to that one, which may
+/// have been started again at once.
+pub const COURTESY: Duration = Duration::from_secs(2);
+/// The same while a standby is there. One that can claim does so within a few looks.
+pub const COURTESY_TO_STANDBYS: Duration = Duration::from_secs(10);
+/// The same behind a planned failover. It is shorter than its last owner holds back.
+pub const COURTESY_PLANNED: Duration = Duration::from_secs(1);
 
 /// A server that looks at a membership.
 pub struct Watcher {
@@ -43,8 +52,62 @@ pub struct Watcher {
     pub held_until: Instant,
     /// Says whether this server can read the metadata; `None`: it always can.
     pub readable: Option<Readable>,
+    /// Set if its process serves other metadata: others go first then.
+    pub courtesy: Option<Courtesy>,
     /// The owner for which a fence has failed.
     failed_for: Cell<Option<Epoch>>,
+}
+
+/// What makes a server that serves other metadata let others go first.
+#[derive(Default)]
+pub struct Courtesy {
+    /// The addresses of servers that do the same. All others go first.
+    pub equals: Vec<String>,
+    /// Since when the owner with this epoch has shown no life here.
+    since: Cell<Option<(Epoch, Instant)>>,
+}
+
+impl Courtesy {
+    /// Lets all others go first than the servers at the addresses `equals`.
+    pub fn to_all_but(equals: Vec<String>) -> Courtesy {
+        Courtesy { equals, since: Cell::default() }
+    }
+
+    /// Why this server does not claim yet; `None`: it may.
+    async fn defers(
+        &self,
+        (env, membership): (&Env, &dyn Membership),
+        seen: &Seen,
+    ) -> Option<&'static str> {
+        if matches!(seen.life, Life::Alive { .. }) {
+            self.since.set(None);
+            return None;
+        }
+        let (epoch, now) = (seen.record.epoch(), env.now());
+        let since = self.since.get().filter(|(of, _)| *of == epoch).map_or(now, |(_, at)| at);
+        self.since.set(Some((epoch, since)));
+        let waited = now.since(since);
+        let released = seen.record.owner.as_ref().map(|owner| owner.released.as_deref());
+        match released {
+            None => return Some("it was never served: its own server goes first"),
+            Some(Some(STOPPED)) => return Some("its server was stopped, and has not died"),
+            Some(Some(PLANNED)) => {
+                let text = "a server that stands by, and serves nothing, goes first";
+                return (waited < COURTESY_PLANNED).then_some(text);
+            }
+            Some(_) if waited < COURTESY => {
+                return Some(
+                    "its own server, started again, goes first, and servers that stand by",
+                );
+            }
+            Some(_) if waited >= COURTESY_TO_STANDBYS => return None,
+            Some(_) => {}
+        }
+        // A membership that does not say is no reason to be quick.
+        let is_equal = |one: &Member| self.equals.contains(&one.address);
+        let others = membership.standbys().await.map(|all| !all.iter().all(is_equal));
+        others.unwrap_or(true).then_some("a server that stands by, and serves nothing, goes first")
+    }
 }
 
 /// Says why a server cannot read the metadata.
@@ -78,8 +141,17 @@ impl Watcher {
         member: Member,
         fences: Vec<Rc<dyn Fence>>,
     ) -> Watcher {
-        let (held_until, failed_for) = (Instant(0), Cell::default());
-        Watcher { env, membership, member, fences, log, held_until, readable: None, failed_for }
+        Watcher {
+            env,
+            membership,
+            member,
+            fences,
+            log,
+            held_until: Instant(0),
+            readable: None,
+            courtesy: None,
+            failed_for: Cell::default(),
+        }
     }
 
     /// Looks once, and has the owner fenced if the table says so.
@@ -98,7 +170,13 @@ impl Watcher {
         let gave_up = seen.as_ref().ok().and_then(|seen| seen.record.owner.as_ref());
         let holds_back = self.env.now() < self.held_until
             && gave_up.is_some_and(|owner| owner.member.address == self.member.address);
-        let ready = Ready { holds_back, fence: covering.is_some() };
+        let defers = match (&self.courtesy, &seen) {
+            (Some(courtesy), Ok(seen)) => {
+                courtesy.defers((&self.env, &*self.membership), seen).await
+            }
+            _ => None,
+        };
+        let ready = Ready { holds_back, fence: covering.is_some(), defers };
         let proof = match (decide(&seen, ready), covering, target) {
             (Step::Wait(waiting), ..) => return Turn::Waits(waiting),
             (Step::Claim(proof), ..) => proof,

@@ -1,12 +1,13 @@
 //! The table of a server that stands by: what it sees → what it does.
 //!
-//! | life | holds back | step | why |
+//! | life | goes first | step | why |
 //! |---|---|---|---|
-//! | free | no | claim | nobody owns |
-//! | free | yes | wait | it has just given the metadata up: another one goes first |
+//! | free | itself | claim | nobody owns |
+//! | free | another | wait | it has just given the metadata up, or serves others already |
 //! | alive | any | wait | a slow owner is not dead |
-//! | dead | any | claim | the proof is there |
-//! | unproved | any | fence, if one covers the owner | without a proof there is no takeover |
+//! | dead | itself, or another as it has given up | claim | the proof is there |
+//! | dead | another, as it serves others | wait | a process that serves nothing has more room |
+//! | unproved | the same | fence, if one covers the owner | without a proof there is no takeover |
 //! | unproved | any | else wait | the same |
 //! | damaged record | any | wait | an epoch could fall: somebody has to look |
 //! | membership away | any | wait | nobody knows the owner |
@@ -18,6 +19,8 @@ use crate::{Life, Member, Owner, Proof, Seen, Trouble};
 pub struct Ready {
     /// It has just given the metadata up, and lets another one go first.
     pub holds_back: bool,
+    /// It serves other metadata, and leaves these to standbys or their own server for now: why.
+    pub defers: Option<&'static str>,
     /// A fence covers the owner's host, and has not failed for this owner.
     pub fence: bool,
 }
@@ -31,6 +34,8 @@ pub enum Waiting {
     Unproved(String),
     /// It lets another one go first.
     HoldingBack,
+    /// It serves other metadata, and others may take these: why it does not yet.
+    Deferring(&'static str),
     /// The membership cannot be used.
     Trouble(Trouble),
 }
@@ -53,15 +58,16 @@ pub fn decide(seen: &Result<Seen, Trouble>, ready: Ready) -> Step {
         Ok(seen) => seen,
         Err(trouble) => return Step::Wait(Waiting::Trouble(trouble.clone())),
     };
-    match (&seen.life, seen.record.holder()) {
-        (Life::Free, _) if ready.holds_back => Step::Wait(Waiting::HoldingBack),
-        (Life::Free, _) => Step::Claim(Proof::Free),
-        (Life::Alive { note }, _) => Step::Wait(Waiting::Alive(note.clone())),
-        (Life::Dead(proof), _) => Step::Claim(proof.clone()),
-        (Life::Unproved { .. }, Some(Owner { member, .. })) if ready.fence => {
+    match (&seen.life, seen.record.holder(), ready.defers) {
+        (Life::Alive { note }, ..) => Step::Wait(Waiting::Alive(note.clone())),
+        (Life::Free, ..) if ready.holds_back => Step::Wait(Waiting::HoldingBack),
+        (Life::Free | Life::Dead(_), _, Some(why)) => Step::Wait(Waiting::Deferring(why)),
+        (Life::Free, ..) => Step::Claim(Proof::Free),
+        (Life::Dead(proof), ..) => Step::Claim(proof.clone()),
+        (Life::Unproved { .. }, Some(Owner { member, .. }), None) if ready.fence => {
             Step::Fence(member.clone())
         }
-        (Life::Unproved { missing }, _) => Step::Wait(Waiting::Unproved(missing.clone())),
+        (Life::Unproved { missing }, ..) => Step::Wait(Waiting::Unproved(missing.clone())),
     }
 }
 
@@ -80,7 +86,7 @@ mod tests {
     fn owner_is_replaced_only_by_a_proof() {
         let all = [false, true].map(|one| [(one, false), (one, true)]).concat();
         for (holds_back, fence) in all {
-            let ready = Ready { holds_back, fence };
+            let ready = Ready { holds_back, fence, defers: None };
             let step = |life: Life| decide(&Ok(Seen { record: owned(), life }), ready);
             let alive = step(Life::Alive { note: None });
             assert_eq!(alive, Step::Wait(Waiting::Alive(None)), "{ready:?}");
@@ -91,6 +97,14 @@ mod tests {
             assert!(!matches!(unproved, Step::Claim(_)), "{ready:?}");
             let free = decide(&Ok(Seen { record: Record::default(), life: Life::Free }), ready);
             assert_eq!(free == Step::Claim(Proof::Free), !holds_back, "{ready:?}");
+            // A server that serves others does nothing yet, whatever it could.
+            let later = Ready { defers: Some("x"), ..ready };
+            let step = |life: Life| decide(&Ok(Seen { record: owned(), life }), later);
+            let waits = Step::Wait(Waiting::Deferring("x"));
+            assert_eq!(step(Life::Dead(Proof::Lock)), waits, "{later:?}");
+            assert_eq!(step(Life::Free) == waits, !holds_back, "{later:?}");
+            let unproved = step(Life::Unproved { missing: "x".into() });
+            assert_eq!(unproved, Step::Wait(Waiting::Unproved("x".into())), "{later:?}");
             for trouble in [Trouble::Away("x".into()), Trouble::Damaged("x".into())] {
                 let step = decide(&Err(trouble.clone()), ready);
                 assert_eq!(step, Step::Wait(Waiting::Trouble(trouble)), "{ready:?}");

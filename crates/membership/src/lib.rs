@@ -50,6 +50,11 @@ pub enum Life {
     },
 }
 
+/// Why an owner has released that was asked to hand over.
+pub const PLANNED: &str = "a planned failover";
+/// Why an owner has released that was stopped in order.
+pub const STOPPED: &str = "it was stopped";
+
 /// Why an owner may be replaced.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Proof {

@@ -2,6 +2,7 @@
 
 pub mod failover;
 mod standby;
+mod stations;
 
 use std::future::{Future, poll_fn};
 use std::io::Read;
@@ -52,19 +53,14 @@ pub fn run(args: &MdsArgs) -> Ended {
     if args.until_eof {
         stop_at_end_of_input();
     }
-    let ended = env::run(DriverKind::Auto, |env| async move {
-        match posts {
-            Posts::Alone(cluster) => alone(env, &cluster, args).await.map(Done::Ended),
-            Posts::Shared(posts) => standby::run(env, posts, args).await,
+    match posts {
+        Posts::Alone(cluster) => {
+            let ended =
+                env::run(DriverKind::Auto, |env| async move { alone(env, &cluster, args).await });
+            let unable = |error| failed(format!("cannot start the I/O driver: {error}"));
+            ended.map_err(unable).flatten()
         }
-    });
-    match ended
-        .map_err(|error| failed(format!("cannot start the I/O driver: {error}")))
-        .flatten()?
-    {
-        Done::Ended(code) => Ok(code),
-        // Nothing of the server that has served is left in the new one.
-        Done::StandsBy => Err(standby::begin_anew()),
+        Posts::Shared { first, all, take_over } => stations::run((first, all), &take_over, args),
     }
 }
 
@@ -72,8 +68,15 @@ pub fn run(args: &MdsArgs) -> Ended {
 enum Posts {
     /// Those of this server, and no other process ever does.
     Alone(Box<Cluster>),
-    /// Of one of these.
-    Shared(Vec<Post>),
+    /// Of one of these, and of others beside it.
+    Shared {
+        /// The servers that the process may be, each as it sees the cluster.
+        first: Vec<Cluster>,
+        /// All servers.
+        all: Vec<Cluster>,
+        /// The addresses at which it takes over others.
+        take_over: Vec<String>,
+    },
 }
 
 /// Metadata that one of several processes owns.
@@ -95,6 +98,8 @@ fn posts(file: ClusterFile, args: &MdsArgs) -> Result<Posts, Failure> {
         return Err(Failure::usage(text));
     }
     let listen = listen(&file, args)?;
+    let take_over = take_over(&file, args)?;
+    let mut all = file.servers.clone();
     let mut clusters = match file.is_several() && args.standby {
         true => {
             // It is checked, and says what is served first.
@@ -110,16 +115,42 @@ fn posts(file: ClusterFile, args: &MdsArgs) -> Result<Posts, Failure> {
         if let Some(listen) = &listen {
             cluster.listen_at(listen.clone());
         }
+    }
+    for cluster in clusters.iter_mut().chain(&mut all) {
         cluster.cache = args.cache.unwrap_or(cluster.cache);
     }
     if !membership {
         return Ok(Posts::Alone(Box::new(clusters.swap_remove(0))));
     }
-    let post = |cluster: Cluster| {
-        let membership = membership_of(&cluster)?;
-        Ok(Post { cluster, membership })
-    };
-    clusters.into_iter().map(post).collect::<Result<_, Failure>>().map(Posts::Shared)
+    Ok(Posts::Shared { first: clusters, all, take_over })
+}
+
+/// The addresses at which this process takes over other servers.
+fn take_over(file: &ClusterFile, args: &MdsArgs) -> Result<Vec<String>, Failure> {
+    let known = &file.any().take_over;
+    if args.take_over.is_empty() {
+        let own = args.server.and_then(|number| known.get(usize::from(number)));
+        return Ok(own.cloned().unwrap_or_default());
+    }
+    if args.take_over == ["none"] {
+        return Ok(Vec::new());
+    }
+    let mut found: Vec<String> = Vec::new();
+    for asked in &args.take_over {
+        let address = address::check_address(asked).map_err(Failure::usage)?;
+        if !known.iter().flatten().any(|one| *one == address) {
+            let text = format!(
+                "--take-over {address}: clients and the other servers do not look for servers \
+                 there: add the address to a key `mds.take_over`"
+            );
+            return Err(Failure::usage(text));
+        }
+        if found.contains(&address) {
+            return Err(Failure::usage(format!("--take-over {address}: it is named twice")));
+        }
+        found.push(address);
+    }
+    Ok(found)
 }
 
 /// The address of this process, if it is not that of its server in the file.
@@ -238,7 +269,8 @@ async fn alone(env: Env, cluster: &Cluster, args: &MdsArgs) -> Ended {
         server: None,
     };
     let among = cluster.is_of_several().then_some(cluster.shard.0);
-    let registered = register(&env, (source, among), args, of_mds::handler(server.control()));
+    let place = (0, args.control.clone());
+    let registered = register(&env, (source, among), place, of_mds::handler(server.control()));
     // Polled once first, so that a signal right after the notification stops the server.
     let mut signal = pin!(env.stop_signal());
     let early = poll_fn(|cx| Poll::Ready(signal.as_mut().poll(cx))).await;
@@ -419,15 +451,16 @@ fn report_damage(path: &str, mfs: &Mfs) {
 fn register(
     env: &Env,
     (source, server): (Source, Option<u8>),
-    args: &MdsArgs,
+    (station, control): (usize, Option<PathBuf>),
     handler: Handler,
 ) -> Option<Registered> {
     let pid = std::process::id();
-    let socket = args.control.clone().unwrap_or_else(|| registry::usual_socket(Kind::Mds, pid));
+    let socket = control.unwrap_or_else(|| registry::usual_socket(Kind::Mds, pid, station));
     let socket = std::path::absolute(&socket).unwrap_or(socket);
     let registered = registry::register(&Registration {
         kind: Kind::Mds,
         pid,
+        station,
         source: source.to_string(),
         server,
         mount: PathBuf::new(),

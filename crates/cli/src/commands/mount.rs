@@ -82,11 +82,12 @@ fn follow_parent(parent: Option<i32>) -> Result<(), Failure> {
 /// The client itself, until it is unmounted.
 fn serve(source: &Source, mount: &Path, options: &MountOptions) -> Ended {
     let pid = std::process::id();
-    let usual = || registry::usual_socket(Kind::Mount, pid);
+    let usual = || registry::usual_socket(Kind::Mount, pid, 0);
     let socket = options.control.clone().unwrap_or_else(usual);
     let registration = Registration {
         kind: Kind::Mount,
         pid,
+        station: 0,
         source: source.to_string(),
         server: None,
         mount: mount.to_owned(),

@@ -45,6 +45,9 @@ struct FileSystem {
     code: Option<&'static str>,
     /// The status of each standby on this host.
     standbys: Vec<Value>,
+    /// The other servers that the server's process is, too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    also: Vec<u16>,
 }
 
 #[derive(Serialize)]
@@ -89,6 +92,7 @@ pub fn run(args: &StatusArgs) -> Ended {
         mounts,
         targets: Vec::new(),
     };
+    takeovers::note_neighbours(&mut report.filesystems);
     report.targets = targets_of(&report);
     report.partial = is_partial(&report);
     report.problems = problems::find(&report);
@@ -134,14 +138,14 @@ fn is_partial(report: &Report) -> bool {
 fn file_system((Server { number, source }, answer): Asked) -> FileSystem {
     let said = admin::servers_here(&source).into_iter().map(|one| admin::status_of(&one));
     let standbys = said.flatten().filter(admin::stands_by);
-    let standbys = standbys.map(|one| admin::standing_for(&one, number)).collect();
+    let standbys = standbys.filter_map(|one| admin::standing_for(&one, number)).collect();
     let source = source.to_string();
     let (server, failure) = match answer {
         Ok(server) => (server, None),
         Err(failure) => (Value::Null, Some(failure)),
     };
     let (error, code) = failure.map(|one| (one.text, one.name)).unzip();
-    FileSystem { source, number, server, error, code, standbys }
+    FileSystem { source, number, server, error, code, standbys, also: Vec::new() }
 }
 
 fn describe_mount(mount: &Mounted, running: &[Registration]) -> Mount {

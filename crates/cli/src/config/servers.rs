@@ -7,12 +7,13 @@
 //!     [[mds]]
 //!     path   = "/dev/disk/by-id/…"
 //!     listen = "10.0.0.2:10821"
+//!     take_over = ["10.0.0.2:10823"]
 //!
 //! Invariants:
 //! - the first table is server 0, which has the root directory, and the next ones follow;
 //! - a server's number is that of its shard;
-//! - every address and every device is one server's alone. With standbys, a server may be found at
-//!   each of the addresses: the process there has taken over.
+//! - every address and every device is one server's alone. With a membership, a server may be found
+//!   at each of the addresses: the process there has taken over.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,10 @@ use crate::address::check_address;
 
 /// Most servers of one namespace.
 pub const SERVERS_MAX: usize = 64;
+/// Most servers that one takes over at a time.
+const TAKE_OVER_MAX: usize = 4;
+/// Most addresses at which servers take over.
+const TAKE_OVER_ALL_MAX: usize = 64;
 
 /// A checked cluster file: the cluster as each of its servers sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,6 +47,7 @@ pub struct ClusterFile {
 #[serde(from = "RawTable")]
 pub(super) struct RawMds {
     listen: Spanned<String>,
+    take_over: Vec<Spanned<String>>,
     metadata: RawMetadata,
 }
 
@@ -54,12 +60,15 @@ struct RawTable {
     journal: Option<Spanned<PathBuf>>,
     journal_size: Option<Spanned<String>>,
     listen: Spanned<String>,
+    #[serde(default)]
+    take_over: Vec<Spanned<String>>,
 }
 
 impl From<RawTable> for RawMds {
     fn from(table: RawTable) -> RawMds {
-        let RawTable { path, size, log, journal, journal_size, listen } = table;
-        RawMds { listen, metadata: RawMetadata { path, size, log, journal, journal_size } }
+        let RawTable { path, size, log, journal, journal_size, listen, take_over } = table;
+        let metadata = RawMetadata { path, size, log, journal, journal_size };
+        RawMds { listen, take_over, metadata }
     }
 }
 
@@ -117,7 +126,9 @@ impl Cluster {
     /// membership any process may have taken over.
     pub fn addresses_of(&self, number: usize) -> Vec<String> {
         let own = self.namespace.get(number);
-        let others = self.standbys.iter().chain(&self.namespace).filter(|one| Some(*one) != own);
+        let taking_over = self.take_over.iter().flatten();
+        let others = self.standbys.iter().chain(taking_over).chain(&self.namespace);
+        let others = others.filter(|one| Some(*one) != own);
         let others = others.filter(|_| self.membership.is_some());
         own.into_iter().chain(others).cloned().collect()
     }
@@ -166,8 +177,8 @@ impl Reader<'_> {
             return Err(self.anywhere("table [[mds]]: there is none: name at least one server"));
         }
         let mut places: Vec<Place> = Vec::with_capacity(tables.len());
-        for RawMds { listen, metadata } in tables {
-            let address = self.address_of_one(listen)?;
+        for RawMds { listen, metadata, .. } in tables {
+            let address = self.address_of_one("listen", listen)?;
             if places.iter().any(|(other, _)| *other == address) {
                 let text = format!("key `mds.listen`: {address} is the address of two servers");
                 return Err(self.at(listen.span(), text));
@@ -181,9 +192,50 @@ impl Reader<'_> {
         Ok(places)
     }
 
+    /// The addresses at which each server takes over, by their numbers.
+    pub(super) fn take_over(
+        &self,
+        tables: Option<&[RawMds]>,
+        known: &[String],
+        membership: bool,
+    ) -> Result<Vec<Vec<String>>, ConfigError> {
+        let (mut found, mut all) = (Vec::new(), 0);
+        let mut taken: Vec<String> = known.to_vec();
+        let tables = tables.unwrap_or_default();
+        for table in tables {
+            let mut own = Vec::new();
+            for value in &table.take_over {
+                let wrong =
+                    |text: &str| self.at(value.span(), format!("key `mds.take_over`: {text}"));
+                if tables.len() < 2 {
+                    return Err(wrong("there is no other server"));
+                }
+                if !membership {
+                    let text = "it needs a table [membership], where the servers agree on who has \
+                                the metadata of each";
+                    return Err(wrong(text));
+                }
+                let address = self.address_of_one("take_over", value)?;
+                if taken.contains(&address) {
+                    return Err(wrong(&format!("{address} is named twice")));
+                }
+                all += 1;
+                if own.len() == TAKE_OVER_MAX || all > TAKE_OVER_ALL_MAX {
+                    return Err(wrong(&format!(
+                        "more than {TAKE_OVER_MAX} addresses, or {TAKE_OVER_ALL_MAX} of all servers"
+                    )));
+                }
+                taken.push(address.clone());
+                own.push(address);
+            }
+            found.push(own);
+        }
+        Ok(found)
+    }
+
     /// The address at which clients and the other servers find a server.
-    fn address_of_one(&self, listen: &Spanned<String>) -> Result<String, ConfigError> {
-        let wrong = |text: &str| self.at(listen.span(), format!("key `mds.listen`: {text}"));
+    fn address_of_one(&self, key: &str, listen: &Spanned<String>) -> Result<String, ConfigError> {
+        let wrong = |text: &str| self.at(listen.span(), format!("key `mds.{key}`: {text}"));
         let address = check_address(listen.get_ref()).map_err(|text| wrong(&text))?;
         let (host, port) = address.rsplit_once(':').unwrap_or((&address, ""));
         let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
@@ -353,6 +405,41 @@ mds = 1
         }
         let alone = parse(TWO).unwrap();
         assert_eq!(alone.any().addresses_of(1), [second]);
+    }
+
+    #[test]
+    fn server_that_takes_over_has_further_addresses() {
+        let more = "[membership]\ndirectory = \"d\"\n[[mds]]";
+        let text = TWO.replacen("[[mds]]", more, 1);
+        let text = text.replacen("10.0.0.2:7\"", "10.0.0.2:7\"\ntake_over = [\"10.0.0.2\"]", 1);
+        let file = parse(&text).unwrap();
+        let [first, second, third] = ["10.0.0.1:10821", "10.0.0.2:7", "10.0.0.2:10821"];
+        for cluster in &file.servers {
+            assert_eq!(cluster.take_over, [vec![], vec![third.to_owned()]]);
+            assert_eq!(cluster.servers(), [first, second]);
+            assert_eq!(cluster.addresses_of(0), [first, third, second]);
+            assert_eq!(cluster.addresses_of(1), [second, third, first]);
+        }
+        let many: Vec<String> = (0..5).map(|n| format!("\"h{n}\"")).collect();
+        let many = many.join(", ");
+        let cases = [
+            (
+                "[\"10.0.0.2\"]",
+                "[\"10.0.0.2:7\"]",
+                "key `mds.take_over`: 10.0.0.2:7 is named twice",
+            ),
+            ("[\"10.0.0.2\"]", "[\"a\", \"a\"]", "key `mds.take_over`: a:10821 is named twice"),
+            ("[\"10.0.0.2\"]", "[\"0.0.0.0\"]", "key `mds.take_over`: 0.0.0.0:10821: clients"),
+            ("\"10.0.0.2\"", &many, "key `mds.take_over`: more than 4 addresses"),
+            ("[membership]\ndirectory = \"d\"", "", "key `mds.take_over`: it needs a table"),
+        ];
+        for (from, to, expected) in cases {
+            let error = parse(&text.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{to}: {error}");
+        }
+        let one = "name='a'\nmds=[{path='m', listen='h', take_over=['b']}]\ndata=[{path='d'}]\n";
+        let error = parse(one).unwrap_err().to_string();
+        assert!(error.contains("key `mds.take_over`: there is no other server"), "{error}");
     }
 
     #[test]

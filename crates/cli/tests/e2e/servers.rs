@@ -4,6 +4,7 @@
 mod checks;
 mod keys;
 mod kills;
+mod neighbours;
 mod spread;
 mod standbys;
 mod targets;
@@ -165,6 +166,8 @@ impl Drop for Local {
             }
         }
         signal(child.id() as i32, Signal::TERM);
+        // A test may have stopped it.
+        signal(child.id() as i32, Signal::CONT);
         wait_child(&mut child);
     }
 }

@@ -549,7 +549,7 @@ impl World {
         let owner = seen.record.holder().map(|owner| owner.member.pid as usize);
         let fence = owner.is_some_and(|owner| owner != index)
             && self.servers[index].failed_for != Some(epoch);
-        self.servers[index].phase = match decide(&Ok(seen), Ready { holds_back: false, fence }) {
+        self.servers[index].phase = match decide(&Ok(seen), Ready { fence, ..Ready::default() }) {
             Step::Claim(proof) => Phase::Proved { seen: epoch, proof },
             Step::Fence(member) => Phase::Fencing { target: member.pid as usize, seen: epoch },
             Step::Wait(Waiting::Alive(_)) if !guards.proof => {

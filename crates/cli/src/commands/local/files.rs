@@ -144,24 +144,36 @@ pub struct Settings {
     pub cache: u64,
     /// How several metadata servers agree.
     pub protocol: Protocol,
+    /// Whether they take over from each other.
+    pub take_over: bool,
 }
 
-/// The text of cluster.toml. `ports`: those of the metadata servers, with their standbys behind
-/// them, and of the targets.
+impl Settings {
+    /// How many ports the metadata servers need beside their own: one each to take over another.
+    pub fn further_ports(self, servers: usize) -> usize {
+        if self.take_over { servers } else { 0 }
+    }
+}
+
+/// The text of cluster.toml. `ports`: those of the metadata servers, those at which they take over
+/// and those of their standbys; and of the targets.
 pub fn text(
     (ports, osts, key): (&[u16], &[u16], PublicKey),
     settings: Settings,
     contents: &Contents,
 ) -> String {
-    let (own, standbys) = ports.split_at(contents.servers.min(ports.len()));
+    let (own, others) = ports.split_at(contents.servers.min(ports.len()));
+    let (take_over, standbys) = others.split_at(settings.further_ports(contents.servers));
     let (mut listen, mut metadata) = match contents.servers {
         1 => one_server(own, contents.metadata),
-        _ => several_servers(own, settings.protocol, contents.metadata),
+        _ => several_servers((own, take_over), settings.protocol, contents.metadata),
     };
     if !standbys.is_empty() {
         let others: Vec<String> =
             standbys.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
         listen += &format!("standbys = [{}]\n", others.join(", "));
+    }
+    if !standbys.is_empty() || !take_over.is_empty() {
         metadata += "\n[membership]\ndirectory = \"membership\"\n";
     }
     let mut text = format!(
@@ -201,12 +213,19 @@ fn one_server(ports: &[u16], metadata: u64) -> (String, String) {
 }
 
 /// The keys of the table that all servers share, and the table of each.
-fn several_servers(ports: &[u16], protocol: Protocol, metadata: u64) -> (String, String) {
+fn several_servers(
+    (ports, take_over): (&[u16], &[u16]),
+    protocol: Protocol,
+    metadata: u64,
+) -> (String, String) {
     let table = |(server, port): (usize, &u16)| {
         let image = numbered("metadata", server);
+        let also = take_over
+            .get(server)
+            .map_or_else(String::new, |port| format!("take_over = [\"127.0.0.1:{port}\"]\n"));
         format!(
             "\n[[mds]]\npath = \"{image}.img\"\nsize = \"{metadata}\"\n\
-             listen = \"127.0.0.1:{port}\"\n"
+             listen = \"127.0.0.1:{port}\"\n{also}"
         )
     };
     let keys = format!("commit_protocol = \"{}\"\n", protocol.name());

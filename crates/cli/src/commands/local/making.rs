@@ -100,8 +100,9 @@ pub fn check_options(dir: &Path, args: &LocalArgs) -> Result<(), Failure> {
 
 /// The ports that a first start needs: those of the metadata servers and of the targets.
 fn ports(args: &LocalArgs) -> usize {
-    let servers = args.mds.unwrap_or(1) + args.standby.unwrap_or(0);
-    usize::from(servers + args.osts.unwrap_or(0))
+    let (servers, standbys) = (args.mds.unwrap_or(1), args.standby.unwrap_or(0));
+    let taking_over = if args.take_over == Some(true) { servers } else { 0 };
+    usize::from(servers + standbys + taking_over + args.osts.unwrap_or(0))
 }
 
 /// The cluster that a first start creates, and the text of its file. `at`: the ports of the
@@ -123,6 +124,10 @@ fn described(
         );
         return Err(Failure::usage(text));
     }
+    if args.take_over == Some(true) && servers < 2 {
+        let text = "--take-over on: there is no other metadata server: name two or more by --mds";
+        return Err(Failure::usage(text));
+    }
     let disk = |index: u16| Disk { bytes, server: usize::from(index % servers) };
     let contents = Contents {
         servers: usize::from(servers),
@@ -135,6 +140,7 @@ fn described(
         lease: args.lease.unwrap_or(DEFAULT_LEASE),
         cache: args.cache.unwrap_or(DEFAULT_CACHE),
         protocol: args.commit_protocol.unwrap_or(Protocol::OnePhase),
+        take_over: args.take_over.unwrap_or(false),
     };
     let text = files::text((ports, osts, key), settings, &contents);
     let cluster = ClusterFile::parse(file, &text).map_err(|error| Failure::usage(error.text))?;

@@ -9,7 +9,7 @@ use super::files::{
 };
 use super::making;
 use crate::args::LocalArgs;
-use crate::config::{ClusterFile, TargetsView};
+use crate::config::{Cluster, ClusterFile, TargetsView};
 use crate::exit::Failure;
 use crate::log;
 use crate::target::LOCAL_CONFIG;
@@ -37,20 +37,29 @@ pub fn open_or_make(dir: &Path, args: &LocalArgs) -> Result<(ClusterFile, Target
     log_ignored(dir, args, &contents);
     let cluster = found.any();
     let asked = args.commit_protocol.filter(|_| contents.servers > 1);
-    let is = Settings { lease: cluster.lease, cache: cluster.cache, protocol: cluster.protocol };
+    let is = Settings {
+        lease: cluster.lease,
+        cache: cluster.cache,
+        protocol: cluster.protocol,
+        take_over: cluster.take_over.iter().any(|own| !own.is_empty()),
+    };
+    if args.take_over == Some(true) && contents.servers < 2 {
+        log::line("--take-over on has no effect: there is one metadata server");
+    }
     let settings = Settings {
         lease: args.lease.unwrap_or(is.lease),
         cache: args.cache.unwrap_or(is.cache),
         // The file of one server names none.
         protocol: asked.unwrap_or(is.protocol),
+        take_over: args.take_over.unwrap_or(is.take_over) && contents.servers > 1,
     };
     let has_keys = cluster.public_keys.first() == Some(&key);
     let same = has_keys && settings == is;
-    let old: Vec<u16> =
-        cluster.servers().iter().map(|one| port_of(one)).collect::<Result<_, _>>()?;
+    let old = ports(cluster, contents.servers)?;
     let old_osts: Vec<u16> =
         targets.osts.iter().map(|ost| port_of(&ost.address)).collect::<Result<_, _>>()?;
-    let servers = args.standby.map_or(old.len(), |more| usize::from(more) + contents.servers);
+    let standbys = args.standby.map_or(cluster.standbys.len(), usize::from);
+    let servers = contents.servers + settings.further_ports(contents.servers) + standbys;
     let kept: Vec<u16> = old.iter().chain(&old_osts).copied().collect();
     let mut ports = free_ports(&kept, servers + old_osts.len())?;
     let osts = ports.split_off(servers);
@@ -93,6 +102,14 @@ fn log_ignored(dir: &Path, args: &LocalArgs, is: &Contents) {
         let dir = dir.display();
         log::line(&format!("{option} has no effect: {dir} exists already, with other sizes"));
     }
+}
+
+/// The ports of the metadata servers, those at which they take over, and those of their standbys.
+fn ports(cluster: &Cluster, servers: usize) -> Result<Vec<u16>, Failure> {
+    let addresses = cluster.servers();
+    let (own, standbys) = addresses.split_at(servers);
+    let taking_over = cluster.take_over.iter().flatten();
+    own.iter().chain(taking_over).chain(standbys).map(|one| port_of(one)).collect()
 }
 
 fn port_of(address: &str) -> Result<u16, Failure> {

@@ -86,7 +86,7 @@ fn served_after(
 ) -> Option<(String, u64)> {
     let mut status = admin::status_of(server).ok()?;
     let (address, served) = if admin::stands_by(&status) {
-        status = admin::standing_for(&status, number);
+        status = admin::standing_for(&status, number)?;
         let newest = status["membership"]["history"].as_array()?.last()?;
         // It is set when the server that has claimed serves.
         newest["opened"].as_u64().filter(|opened| *opened > 0)?;

@@ -10,7 +10,8 @@
 //! - an owner whose term may be over begins no write and sends no reply, not even when it was
 //!   stopped meanwhile: [`Env::end_io_at`] refuses them until the process ends;
 //! - the metadata are given up only when the store is closed;
-//! - a process owns the metadata of one server at most, and stands by for no other one meanwhile.
+//! - a station owns the metadata of one server at most, and stands by for no other one meanwhile;
+//! - the end of a station's term does not end the process while another station owns.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -22,15 +23,16 @@ use std::task::Poll;
 
 use env::Env;
 use env::sync::{Notified, Notify};
-use mds::standby::{self, LOOK, Proven, Turn, Watcher};
+use mds::standby::{self, Courtesy, LOOK, Proven, Turn, Watcher};
 use mds::{Control, MembershipReport};
-use membership::{Member, Membership, Term, Trouble, Waiting};
+use membership::{Member, Membership, PLANNED, STOPPED, Term, Trouble, Waiting};
 use mfs::Mfs;
 use proto::mds::Mds as MdsPeer;
 use serde_json::{Value, json};
 use session::server::{Door, turn_away};
 use types::{Duration, Epoch, Instant};
 
+use super::stations::{Owned, Station};
 use super::{Done, Post, ended, failed, fences, register, start, stopping, store_failed};
 use crate::args::MdsArgs;
 use crate::commands::local::this_program;
@@ -59,8 +61,11 @@ type StopSignal<'a> = Pin<&'a mut dyn Future<Output = i32>>;
 /// State that the tasks and the control socket share.
 struct Desk {
     env: Env,
+    station: Rc<Station>,
     /// What it may come to own; once it owns something, only that.
     posts: RefCell<Vec<Rc<Watched>>>,
+    /// By which it owns that one.
+    owned: Owned,
     member: Member,
     fs_name: String,
     /// While it serves.
@@ -111,12 +116,18 @@ impl Watched {
     }
 
     fn is_odd(&self) -> bool {
-        !matches!(*self.waiting.borrow(), None | Some(Waiting::Alive(None) | Waiting::HoldingBack))
+        use Waiting::{Alive, Deferring, HoldingBack};
+        !matches!(*self.waiting.borrow(), None | Some(Alive(None) | HoldingBack | Deferring(_)))
     }
 }
 
 /// Runs until a signal, or until it has handed over.
-pub async fn run(env: Env, posts: Vec<Post>, args: &MdsArgs) -> Result<Done, Failure> {
+pub async fn run(
+    env: Env,
+    (posts, owned): (Vec<Post>, Owned),
+    station: Rc<Station>,
+    args: &MdsArgs,
+) -> Result<Done, Failure> {
     let cluster = posts[0].cluster.clone();
     let watched = |post: Post| {
         let (waiting, retry_at) = (RefCell::default(), Cell::new(env.now()));
@@ -130,13 +141,15 @@ pub async fn run(env: Env, posts: Vec<Post>, args: &MdsArgs) -> Result<Done, Fai
     };
     let desk = Rc::new(Desk {
         env: env.clone(),
+        station: station.clone(),
         posts: RefCell::new(posts.into_iter().map(watched).collect()),
+        owned,
         member,
         fs_name: cluster.name.clone(),
         serving: RefCell::default(),
         asked: Cell::new(false),
         handover: Notify::new(),
-        is_ready: Cell::new(false),
+        is_ready: Cell::new(!station.is_awaited),
     });
     let own = std::iter::once(cluster.listen.clone());
     let others = cluster.servers().into_iter().filter(|address| *address != cluster.listen);
@@ -147,7 +160,8 @@ pub async fn run(env: Env, posts: Vec<Post>, args: &MdsArgs) -> Result<Done, Fai
         cluster: None,
         server: None,
     };
-    let registered = register(&env, (source, None), args, handler(&desk));
+    let place = (station.index, station.control.clone());
+    let registered = register(&env, (source, None), place, handler(&desk));
     let done = desk.act(&cluster, args).await;
     // A server that cannot remove its registration leaves one that counts as stale.
     drop(registered.map(|registered| registered.end(None)));
@@ -210,6 +224,7 @@ fn waiting_text(waiting: &Waiting) -> String {
             format!("the owner shows no life, and nothing proves its death: {missing}")
         }
         Waiting::HoldingBack => "it has handed over, and lets another server go first".into(),
+        Waiting::Deferring(why) => format!("nobody owns them, but {why}"),
         Waiting::Trouble(trouble) => trouble.to_string(),
     }
 }
@@ -299,7 +314,7 @@ impl Desk {
             // From now on: the task may begin to run when the server has claimed already.
             closing.notified(),
         ));
-        for post in self.posts().iter().filter(|_| args.standby) {
+        for post in self.posts().iter().filter(|_| self.station.stands_by) {
             if let Err(trouble) = post.membership().stand_by(&self.member).await {
                 let whose = post.whose();
                 log::line(&format!(
@@ -307,13 +322,14 @@ impl Desk {
                 ));
             }
         }
-        let claimed = self.watch(args, signal.as_mut()).await;
+        let claimed = self.watch(signal.as_mut()).await;
         closing.notify_all();
         refusing.await;
         match claimed? {
             Some(claimed) => {
                 // From now on it stands by for no other server.
                 self.posts.borrow_mut().retain(|one| Rc::ptr_eq(one, &claimed.watched));
+                *self.owned.borrow_mut() = Some(claimed.watched.membership().clone());
                 self.serve(args, claimed, signal).await
             }
             None => Ok(Done::Ended(0)),
@@ -321,31 +337,32 @@ impl Desk {
     }
 
     /// Looks until it owns some metadata. `None`: a signal came.
-    async fn watch(
-        &self,
-        args: &MdsArgs,
-        mut signal: StopSignal<'_>,
-    ) -> Result<Option<Claimed>, Failure> {
+    async fn watch(&self, mut signal: StopSignal<'_>) -> Result<Option<Claimed>, Failure> {
         let posts = self.posts();
         let watchers: Vec<(&Rc<Watched>, Watcher)> =
-            posts.iter().map(|post| (post, self.watcher(post, args))).collect();
+            posts.iter().map(|post| (post, self.watcher(post))).collect();
         // A server with a number of its own looks for its own metadata first.
-        let is_own = |post: &Watched| args.server == Some(u16::from(post.cluster().shard.0));
+        let is_own =
+            |post: &Watched| self.station.wanted == Some(u16::from(post.cluster().shard.0));
         let own = watchers.iter().filter(|(post, _)| watchers.len() > 1 && is_own(post));
         for (post, watcher) in own {
-            if let Some(claimed) = self.look(args, post, watcher).await? {
+            if let Some(claimed) = self.look(post, watcher).await? {
                 return Ok(Some(claimed));
             }
         }
         loop {
             for (post, watcher) in &watchers {
-                if let Some(claimed) = self.look(args, post, watcher).await? {
+                if let Some(claimed) = self.look(post, watcher).await? {
                     return Ok(Some(claimed));
                 }
             }
             if !self.is_ready.replace(true) {
                 let address = &self.member.address;
                 notify::send(&format!("READY=1\nSTATUS=standing by at {address}\n"));
+            }
+            let station = &self.station;
+            if station.beside.is_some_and(|own| !station.stations.first_owns(own)) {
+                return Ok(None);
             }
             if let Some(number) = self.env.timeout(LOOK, signal.as_mut()).await {
                 stopping(number);
@@ -354,7 +371,7 @@ impl Desk {
         }
     }
 
-    fn watcher(&self, post: &Watched, args: &MdsArgs) -> Watcher {
+    fn watcher(&self, post: &Watched) -> Watcher {
         let fences = fences(&self.env, post.cluster());
         let (env, membership) = (self.env.clone(), post.membership().clone());
         let log: mds::Log = Rc::new(log::line);
@@ -367,7 +384,11 @@ impl Desk {
                 read.map(drop).map_err(|failure| unreadable(&failure))
             })
         }));
-        if args.hold_back {
+        if self.station.beside.is_some() {
+            let equals = post.cluster().take_over.concat();
+            watcher.courtesy = Some(Courtesy::to_all_but(equals));
+        }
+        if self.station.hold_back {
             watcher.held_until = self.env.now() + HOLD_BACK;
         }
         watcher
@@ -376,7 +397,6 @@ impl Desk {
     /// Looks once whether it may own these metadata, and claims them then.
     async fn look(
         &self,
-        args: &MdsArgs,
         post: &Rc<Watched>,
         watcher: &Watcher,
     ) -> Result<Option<Claimed>, Failure> {
@@ -393,6 +413,8 @@ impl Desk {
                         Ok(Some(term)) => {
                             return Ok(Some(Claimed { watched: post.clone(), term, since }));
                         }
+                        // The process ends, or another station of it is quicker.
+                        Ok(None) if !self.may_claim(post) => return Ok(None),
                         Ok(None) => continue,
                         Err(failure) if self.is_ready.get() || self.posts().len() > 1 => {
                             post.retry_at.set(self.env.now() + UNREADABLE);
@@ -402,15 +424,15 @@ impl Desk {
                     }
                 }
             };
-            self.wait(args, post, waiting)?;
+            self.wait(post, waiting)?;
             return Ok(None);
         }
     }
 
     /// Notes why the server does nothing, and logs that if it is new.
-    fn wait(&self, args: &MdsArgs, post: &Watched, waiting: Waiting) -> Result<(), Failure> {
+    fn wait(&self, post: &Watched, waiting: Waiting) -> Result<(), Failure> {
         let text = waiting_text(&waiting);
-        if !args.standby && waiting != Waiting::HoldingBack {
+        if !self.station.stands_by && waiting != Waiting::HoldingBack {
             let text = format!(
                 "{}: {text}; with --standby this server would wait for its turn",
                 post.membership().name()
@@ -445,7 +467,19 @@ impl Desk {
             .await
         };
         let Some(above) = read.transpose()? else { return Ok(None) };
-        watcher.claim(proven, above).await.map_err(|trouble| failed(trouble.to_string()))
+        let (station, shard) = (&self.station, post.cluster().shard);
+        if !station.stations.begins(station.index, shard) {
+            return Ok(None);
+        }
+        let claimed = watcher.claim(proven, above).await;
+        if !matches!(claimed, Ok(Some(_))) {
+            station.stations.ends(station.index);
+        }
+        claimed.map_err(|trouble| failed(trouble.to_string()))
+    }
+
+    fn may_claim(&self, post: &Watched) -> bool {
+        self.station.stations.may_begin(self.station.index, post.cluster().shard)
     }
 
     /// Waits until an owner with another epoch than `seen` is there.
@@ -462,12 +496,46 @@ impl Desk {
     async fn serve(
         &self,
         args: &MdsArgs,
+        claimed: Claimed,
+        signal: StopSignal<'_>,
+    ) -> Result<Done, Failure> {
+        let membership = claimed.watched.membership().clone();
+        let mut over = pin!(standby::keep(&self.env, membership, claimed.term));
+        let mut serving = pin!(self.serve_until(args, claimed, signal));
+        let ended = poll_fn(|cx| match over.as_mut().poll(cx) {
+            Poll::Ready(text) => Poll::Ready(Err(text)),
+            Poll::Pending => serving.as_mut().poll(cx).map(Ok),
+        });
+        match ended.await {
+            Ok(done) => done,
+            Err(text) => Ok(self.end_behind(&text)),
+        }
+    }
+
+    /// The term may be over. The process ends, or begins anew if it stands by otherwise; if it
+    /// serves something else, too, only this station ends.
+    fn end_behind(&self, text: &str) -> Done {
+        let (station, address) = (&self.station, &self.member.address);
+        if station.beside.is_some() || station.stations.others_own(station.index) {
+            log::line(&format!("{address}: it owns the metadata no longer ({text}): it stands by"));
+            return Done::StandsBy;
+        }
+        log::line(&format!("this server owns the metadata no longer ({text}): it ends"));
+        if station.stands_by {
+            // The new program has no thread, no file and no request of this one.
+            log::line(&begin_anew().to_string());
+        }
+        std::process::exit(i32::from(Status::Failed as u8));
+    }
+
+    /// Serves until a signal, a handover, or a failure.
+    async fn serve_until(
+        &self,
+        args: &MdsArgs,
         Claimed { watched, term, since }: Claimed,
         mut signal: StopSignal<'_>,
     ) -> Result<Done, Failure> {
         let (cluster, membership) = (watched.cluster(), watched.membership());
-        let kept = standby::keep(&self.env, membership.clone(), term);
-        self.env.spawn(end_behind(kept, args.standby));
         let above = Epoch(term.epoch.0.saturating_sub(1));
         let report = report(&self.env, membership);
         let started = start(&self.env, cluster, args, above, Some(report)).await;
@@ -488,20 +556,22 @@ impl Desk {
         membership.serving(term, server.epoch(), took).await;
         *self.serving.borrow_mut() = Some(server.control());
         self.is_ready.set(true);
-        notify::send(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
+        if self.station.beside.is_none() {
+            notify::send(&format!("READY=1\nSTATUS=serving at {}\n", server.address()));
+        }
         let served = server.run(self.stop(signal.as_mut())).await;
         self.serving.borrow_mut().take();
         match served {
             // An operation met the end of the term before the task that keeps it did.
-            Err(error) if self.env.io_has_ended() && args.standby => {
+            Err(error) if self.env.io_has_ended() && self.station.stands_by => {
                 log::line(&format!("{error}: this server owns the metadata no longer"));
                 return Ok(Done::StandsBy);
             }
             served => served.map_err(|error| ended(&error))?,
         }
         let why = match self.asked.get() {
-            true => "a planned failover",
-            false => "it was stopped",
+            true => PLANNED,
+            false => STOPPED,
         };
         release(membership, term, why).await?;
         log::line("stopped; the checkpoint is complete");
@@ -558,18 +628,6 @@ async fn stands_by_unless(mut signal: StopSignal<'_>) -> Done {
         }
         Poll::Pending => Done::StandsBy,
     }
-}
-
-/// Waits until the term may be over. The process ends then, or begins anew if it stands by
-/// otherwise.
-async fn end_behind(over: impl Future<Output = String>, stands_by: bool) {
-    let text = over.await;
-    log::line(&format!("this server owns the metadata no longer ({text}): it ends"));
-    if stands_by {
-        // The new program has no thread, no file and no request of this one.
-        log::line(&begin_anew().to_string());
-    }
-    std::process::exit(i32::from(Status::Failed as u8));
 }
 
 /// Refuses everybody who connects to a server that stands by, until `closing` is notified.

@@ -239,7 +239,7 @@ async fn open_all(opener: &Opener, served: Vec<Served>) -> Result<Vec<Rc<Kept>>,
 /// and administrators ask them over the network.
 fn register(env: &Env, args: &OstServeArgs, targets: &[Rc<Kept>]) -> Option<Registered> {
     let pid = std::process::id();
-    let socket = args.control.clone().unwrap_or_else(|| registry::usual_socket(Kind::Ost, pid));
+    let socket = args.control.clone().unwrap_or_else(|| registry::usual_socket(Kind::Ost, pid, 0));
     let socket = std::path::absolute(&socket).unwrap_or(socket);
     let (servers, names): (Vec<_>, Vec<_>) = targets.iter().map(|one| one.address()).unzip();
     let source = Source {
@@ -252,6 +252,7 @@ fn register(env: &Env, args: &OstServeArgs, targets: &[Rc<Kept>]) -> Option<Regi
     let registered = registry::register(&Registration {
         kind: Kind::Ost,
         pid,
+        station: 0,
         source: source.to_string(),
         server: None,
         mount: PathBuf::new(),

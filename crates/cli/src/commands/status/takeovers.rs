@@ -26,6 +26,27 @@ fn place(member: &Value) -> String {
     )
 }
 
+/// A process: its host, its number there.
+type Process = (String, u64);
+
+/// The process that owns the metadata.
+fn process(file_system: &FileSystem) -> Option<Process> {
+    let owner = &membership(file_system)["owner"];
+    let member = &owner["member"];
+    let pid = member["pid"].as_u64().filter(|_| owner["released"].is_null())?;
+    Some((text(&member["host"]).to_owned(), pid))
+}
+
+/// Notes which servers are one process.
+pub(super) fn note_neighbours(file_systems: &mut [FileSystem]) {
+    let owners: Vec<(Option<u16>, Option<Process>)> =
+        file_systems.iter().map(|one| (one.number, process(one))).collect();
+    for (file_system, (number, own)) in file_systems.iter_mut().zip(&owners) {
+        let same = owners.iter().filter(|(other, owner)| other != number && owner == own);
+        file_system.also = same.filter_map(|(other, _)| own.as_ref().and(*other)).collect();
+    }
+}
+
 /// Adds who owns the metadata, who stands by, and the newest takeovers.
 pub fn add(out: &mut String, file_system: &FileSystem) {
     let membership = membership(file_system);
@@ -43,6 +64,10 @@ pub fn add(out: &mut String, file_system: &FileSystem) {
         owner["epoch"],
         text(&membership["name"])
     );
+    if !file_system.also.is_empty() {
+        let others: Vec<String> = file_system.also.iter().map(u16::to_string).collect();
+        *out += &format!("            this process is server {}, too\n", others.join(", "));
+    }
     let standbys: Vec<String> = list(&membership["standbys"]).map(place).collect();
     let standbys = if standbys.is_empty() { "none".to_owned() } else { standbys.join(", ") };
     *out += &format!("  standby   {standbys}\n");
@@ -140,7 +165,20 @@ mod tests {
             error: None,
             code: None,
             standbys: vec![standby],
+            also: Vec::new(),
         }
+    }
+
+    #[test]
+    fn servers_of_one_process_are_named() {
+        let server = |number| FileSystem { number: Some(number), ..file_system("", false) };
+        let mut systems = [server(0), server(1), server(2)];
+        systems[2].server["membership"]["owner"]["member"]["pid"] = json!(8);
+        note_neighbours(&mut systems);
+        assert_eq!(systems.each_ref().map(|one| one.also.clone()), [vec![1], vec![0], vec![]]);
+        let mut out = String::new();
+        add(&mut out, &systems[0]);
+        assert!(out.contains("            this process is server 1, too\n"), "{out}");
     }
 
     #[test]

@@ -13,13 +13,13 @@ use super::{Local, links, run};
 use crate::harness::{eventually, redbud, signal, success};
 
 /// Makes and removes directories of both servers, and keeps one of each round.
-struct Load {
+pub struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u64>,
 }
 
 impl Load {
-    fn start(parent: &Path) -> Load {
+    pub fn start(parent: &Path) -> Load {
         let (stop, place) = (Arc::new(AtomicBool::new(false)), parent.to_owned());
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
@@ -39,7 +39,7 @@ impl Load {
     }
 
     /// Stops it; gives how many directories are kept.
-    fn end(self) -> u64 {
+    pub fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
@@ -47,13 +47,13 @@ impl Load {
 
 impl Local {
     /// The process that serves as this server.
-    fn owner(&self, server: usize) -> i32 {
+    pub fn owner(&self, server: usize) -> i32 {
         let owner = self.servers()[server]["membership"]["owner"].clone();
         owner["member"]["pid"].as_i64().unwrap_or_else(|| panic!("{owner}")) as i32
     }
 
     /// Processes that stand by for this server.
-    fn standbys(&self, server: usize) -> Vec<i32> {
+    pub fn standbys(&self, server: usize) -> Vec<i32> {
         let report = self.report();
         let membership = &report["filesystems"][server]["server"]["membership"];
         let all = membership["standbys"].as_array().cloned().unwrap_or_default();
@@ -69,7 +69,7 @@ impl Local {
     }
 }
 
-fn assert_kept(parent: &Path, rounds: u64) {
+pub fn assert_kept(parent: &Path, rounds: u64) {
     for round in 0..rounds {
         let path: PathBuf = parent.join(format!("kept{round}/file"));
         assert_eq!(fs::read_to_string(&path).unwrap(), round.to_string());
@@ -149,6 +149,7 @@ fn process_says_what_it_cannot_be() {
         (&["--standby"][..], "name this server's address by --listen"),
         (&["--standby", "--listen", "127.0.0.1:9"], "look for servers only at 127.0.0.1:"),
         (&["--standby", "--server", "2"], "there is no server 2"),
+        (&["--server", "0", "--take-over", "127.0.0.1:9"], "do not look for servers there"),
         (&[], "name one with --server 0 to --server 1"),
     ] {
         let (code, said) = mds(options);
