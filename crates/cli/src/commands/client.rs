@@ -149,6 +149,13 @@ fn evict(args: &ClientEvictArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
     let client = find(&clients(&source)?, &args.name)?;
     let name = format!("client {} ({})", client["id"], text(&client["description"]));
+    if text(&client["state"]) == "quarantined" {
+        let text = format!(
+            "{name} is evicted already; the server keeps the blocks of its pool apart until it is \
+             sure that the client writes no more"
+        );
+        return Err(Failure::failed("RB-CLIENT-EVICTED", text));
+    }
     if !args.yes {
         let text = format!(
             "{name} holds {} leases and {} locks: what it has not committed is lost; add --yes to \

@@ -63,6 +63,8 @@ fn stopped_client_is_named_and_can_be_evicted_by_its_mount_point() {
     let mut cluster = Cluster::mounted();
     cluster.mount();
     let (pid, name) = (cluster.client_pid(1), cluster.path(1).display().to_string());
+    // So it has a pool of blocks, which is kept apart after its eviction.
+    fs::write(cluster.path(1).join("f"), vec![1; 1 << 20]).unwrap();
     let clients = |args: &[&str]| {
         let mut command = redbud();
         command.arg("client").args(args).arg(&cluster.config);
@@ -82,6 +84,9 @@ fn stopped_client_is_named_and_can_be_evicted_by_its_mount_point() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("--yes"), "{}", describe(&output));
     success(&mut clients(&["evict", "--yes", &name]));
     assert!(cluster.server_log().contains("evicted"), "{}", cluster.server_log());
+    let again = clients(&["evict", "--yes", &name]).output().unwrap();
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(said.contains("RB-CLIENT-EVICTED"), "{}", describe(&again));
     signal(pid, Signal::CONT);
     eventually("it has a new session", || {
         let mounts = status(&cluster)["mounts"].take();
