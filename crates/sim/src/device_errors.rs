@@ -166,11 +166,12 @@ impl FsState {
 
     /// A device failed this operation.
     pub(crate) fn device_failed(&self, call: &Call) -> Step {
-        // A replacing rename that could not commit the content changes no name.
-        if let Op::Rename { to, .. } = call.op {
-            return match self.find(to) {
-                Some(_) => Step::Same,
-                None => impossible("no EIO: the rename replaces nothing"),
+        // A replacing rename that could not commit the content changes no name. What it was to
+        // replace another client may have removed while it waited for the device.
+        if let Op::Rename { from, .. } = call.op {
+            return match self.find(from).and_then(|ino| self.nodes.get(&ino)) {
+                Some(node) if matches!(node.body, Body::File(_)) => Step::Same,
+                _ => impossible("no EIO: the rename moves no file with content"),
             };
         }
         let asks = matches!(
@@ -201,11 +202,19 @@ impl FsState {
         Step::Next(next)
     }
 
-    /// Is it EIO from an open file that may report a loss?
+    /// Is it EIO from an open file that may report a loss, or from a rename of such a file?
     pub(crate) fn is_late_report(&self, call: &Call) -> bool {
-        let file = call.op.file();
-        call.outcome == Some(Outcome::Failed(Fault::Io))
-            && file.is_some_and(|file| self.may_report_loss.contains_key(&(call.client, file)))
+        if call.outcome != Some(Outcome::Failed(Fault::Io)) {
+            return false;
+        }
+        let may = |file| self.may_report_loss.contains_key(&(call.client, file));
+        let must = |file| self.must_report_loss.contains(&(call.client, file));
+        if let Op::Rename { from, .. } = call.op {
+            let opens = self.find(from).and_then(|ino| self.opens.get(&(call.client, ino)));
+            let mut files = opens.iter().flat_map(|opens| opens.files.iter().copied());
+            return files.any(|file| may(file) || must(file));
+        }
+        call.op.file().is_some_and(may)
     }
 
     /// A failed edit may have been done in part.

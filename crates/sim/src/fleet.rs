@@ -527,12 +527,14 @@ impl Fleet {
                 // What was not flushed goes with a device that becomes absent, and nothing is
                 // written to one that is (SEMANTICS 3.12).
                 let targets = &cluster.targets;
-                // A target that has heard of an eviction before the client refuses what that
-                // repeats.
+                // A target refuses what a client repeats that was evicted: the target may have
+                // heard of that before the client, or may have been away until later.
                 let evicted = targets.count() > 0
-                    && member.sessions.iter().any(|session| session.since.is_some());
+                    && (member.sessions.iter().any(|session| session.since.is_some())
+                        || mount.client.sessions().iter().any(|status| status.evictions > 0));
+                // So it does when it cannot read what it knows of the request.
                 let failed = actions.iter().any(|action| cluster.was_failed(&name, *action))
-                    || !flush && targets.have_failed_reads()
+                    || targets.have_failed_reads()
                     || cluster.was_forgotten(&name)
                     || evicted;
                 if !failed && !member.has_missed_device {
