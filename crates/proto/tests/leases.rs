@@ -9,13 +9,11 @@
 //!
 //! Planted bugs show that the walk detects violations: it must find each.
 
-use std::collections::BTreeSet;
-
 use redbud_proto::lease_client::Lease;
 use redbud_proto::lease_server::LeaseTable;
 #[cfg(debug_assertions)]
 use types::plant::plant;
-use types::{Bug, ClientId, Epoch, Ino, Rights, planted};
+use types::{Bug, ClientId, Epoch, HashSet, Ino, Rights, planted};
 
 const INO: Ino = Ino(7);
 /// The client at index 0 or 1.
@@ -236,8 +234,9 @@ impl World {
         })
     }
 
-    /// The state with sequences replaced by their rank, so that equal states have equal keys.
-    fn key(&self) -> String {
+    /// The state with sequences replaced by their rank, so that equal states have equal keys, and
+    /// with lists behind their lengths, so that different states have different ones.
+    fn key(&self) -> Vec<u8> {
         let mut seqs: Vec<u64> = Vec::new();
         for at in 0..2 {
             seqs.push(self.clients[at].seq());
@@ -250,35 +249,38 @@ impl World {
         }
         seqs.sort_unstable();
         seqs.dedup();
-        let rank = |seq: u64| seqs.binary_search(&seq).expect("collected above");
-        let mut key = format!("{:?} {:?} {} {}", self.wishes, self.trims, self.breaks, self.deaths);
+        let rank = |seq: u64| seqs.binary_search(&seq).expect("collected above") as u8;
+        let mut key = vec![self.breaks, self.deaths];
         for at in 0..2 {
-            let lease = self.clients[at];
+            let (lease, wire) = (self.clients[at], &self.wires[at]);
             let held = self.server.held(client(at), INO);
+            key.extend([self.trims[at], rank(lease.seq()), lease.rights().bits()]);
+            key.extend([lease.given_up().bits(), rank(held.seq), held.rights.bits()]);
+            let bits = |(seq, rights): &(u64, Rights)| [rank(*seq), rights.bits(), 0];
             let asked = self.server.unanswered(client(at));
-            let wire = &self.wires[at];
-            let mut replies: Vec<_> =
-                wire.replies.iter().map(|(r, s, old)| (rank(*s), *r, *old)).collect();
-            let mut recalls: Vec<_> = wire.recalls.iter().map(|(s, r)| (rank(*s), *r)).collect();
-            let mut answering: Vec<_> =
-                wire.answering.iter().map(|(s, r)| (rank(*s), *r)).collect();
-            let mut returns: Vec<_> = wire.returns.iter().map(|(s, r)| (rank(*s), *r)).collect();
-            replies.sort_unstable();
-            recalls.sort_unstable();
-            answering.sort_unstable();
-            returns.sort_unstable();
-            key += &format!(
-                "|{} {:?} {:?} {} {asked:?} {replies:?} {recalls:?} {answering:?} {returns:?}",
-                rank(lease.seq()),
-                lease.rights(),
-                lease.given_up(),
-                rank(held.seq),
-                asked = asked.iter().map(|r| (rank(r.seq), r.take)).collect::<Vec<_>>(),
-            );
-            key += &format!("{:?}", held.rights);
+            put(&mut key, asked.iter().map(|asked| bits(&(asked.seq, asked.take))).collect());
+            let wishes = self.wishes[at].iter().map(|(r, old)| [r.bits(), u8::from(*old), 0]);
+            put(&mut key, wishes.collect());
+            let replies =
+                wire.replies.iter().map(|(r, s, old)| [rank(*s), r.bits(), (*old).into()]);
+            put(&mut key, sorted(replies.collect()));
+            for unordered in [&wire.recalls, &wire.answering, &wire.returns] {
+                put(&mut key, sorted(unordered.iter().map(bits).collect()));
+            }
         }
         key
     }
+}
+
+fn sorted(mut list: Vec<[u8; 3]>) -> Vec<[u8; 3]> {
+    list.sort_unstable();
+    list
+}
+
+/// Adds a list behind its length.
+fn put(key: &mut Vec<u8>, list: Vec<[u8; 3]>) {
+    key.push(list.len() as u8);
+    key.extend(list.into_iter().flatten());
 }
 
 impl std::fmt::Debug for World {
@@ -290,7 +292,7 @@ impl std::fmt::Debug for World {
 
 /// Walks every reachable state; returns their number.
 fn walk(first: World) -> usize {
-    let mut seen = BTreeSet::from([first.key()]);
+    let mut seen = HashSet::from_iter([first.key()]);
     let mut pending = vec![first];
     while let Some(world) = pending.pop() {
         world.check();

@@ -1,4 +1,4 @@
-//! Seeds of the gate: the first 2,500 of the pool (`redbud sim --pool`), and seeds that failed
+//! Seeds of the gate: the first 1,500 of the pool (`redbud sim --pool`), and seeds that failed
 //! before there was a pool.
 //!
 //! `REDBUD_SEEDS=100000 cargo test --release -p redbud-sim --test runs seeds` runs more of them,
@@ -58,7 +58,7 @@ pub fn check(plan: &Plan) -> Report {
 }
 
 /// Seeds of the pool.
-const SEEDS: u64 = 2500;
+const SEEDS: u64 = 1500;
 /// Every so many seeds both judges judge the history and mutants of it.
 const MUTATED: u64 = 40;
 /// Every so many seeds run twice.

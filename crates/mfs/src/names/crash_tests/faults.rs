@@ -6,8 +6,8 @@
 //! - Wherever no metadata block is found, the operation fails as a whole, or works without the
 //!   block; on a full device everything can be removed.
 //!
-//! With the first workload every call fails once. With the workloads of other slot sizes every
-//! sixth call does. `REDBUD_FAULT_SEEDS` tries every call of so many workloads.
+//! With the first workload every other call fails once. With the workloads of other slot sizes
+//! every ninth call does. `REDBUD_FAULT_SEEDS` tries every call of so many workloads.
 //! Not covered: two faults of different kinds in one run.
 
 use env::sim::{DiskAction, DiskFault};
@@ -33,7 +33,11 @@ fn seeds() -> std::ops::Range<u64> {
 
 /// One of so many calls fails.
 fn sparse(seed: u64) -> usize {
-    if seed <= more_seeds().unwrap_or(1) { 1 } else { 6 }
+    match more_seeds() {
+        Some(more) if seed <= more => 1,
+        None if seed == 1 => 2,
+        _ => 9,
+    }
 }
 
 /// A device that was not closed, the operations on it, and what can be read after each.
