@@ -328,6 +328,10 @@ enum Change {
 #[derive(Default, Debug)]
 pub struct PendingNames {
     changes: Vec<(Ino, Change)>,
+    /// Slots that became free or not, one by one; the last change of each counts.
+    slots: BTreeMap<(Ino, Position), bool>,
+    /// Directories of which slots changed in other ways, too.
+    coarse: BTreeSet<Ino>,
     chunks: BTreeMap<DirNo, Option<Chunk>>,
 }
 
@@ -690,6 +694,10 @@ impl PendingNames {
 
     /// Is this slot free? `None` if the transaction did not change it.
     pub fn slot_is_free(&self, dir: Ino, at: Position) -> Option<bool> {
+        if !self.coarse.contains(&dir) {
+            // Many names of one directory may change in one transaction.
+            return self.slots.get(&(dir, at)).copied();
+        }
         self.of(dir).rev().find_map(|change| match change {
             Change::Take(taken) if taken == at => Some(false),
             Change::Free(freed) if freed == at => Some(true),
@@ -723,16 +731,19 @@ impl PendingNames {
     /// Notes that a slot is in use.
     pub fn take(&mut self, dir: Ino, at: Position) {
         self.changes.push((dir, Change::Take(at)));
+        self.slots.insert((dir, at), false);
     }
 
     /// Notes that a slot is free.
     pub fn free(&mut self, dir: Ino, at: Position) {
         self.changes.push((dir, Change::Free(at)));
+        self.slots.insert((dir, at), true);
     }
 
     /// Notes that a slot was released: it becomes free when that is durable.
     pub fn cool_down(&mut self, dir: Ino, at: Position) {
         self.changes.push((dir, Change::CoolDown(at)));
+        self.slots.insert((dir, at), false);
     }
 
     /// Notes that a slot was released and is never used again.
@@ -743,6 +754,7 @@ impl PendingNames {
     /// Notes that blocks of a unit were given back.
     pub fn give_back(&mut self, dir: Ino, unit: Unit, hole: Hole) {
         self.changes.push((dir, Change::GiveBack(unit, hole)));
+        self.coarse.insert(dir);
     }
 
     /// Notes that the blocks `mask` of a unit, given back earlier, were allocated again.
@@ -768,6 +780,7 @@ impl PendingNames {
     /// Notes that the directory is gone.
     pub fn forget(&mut self, dir: Ino) {
         self.changes.push((dir, Change::Forget));
+        self.coarse.insert(dir);
     }
 
     /// Notes a changed chunk, or with `None` a removed one.
