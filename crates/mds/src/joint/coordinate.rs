@@ -11,7 +11,7 @@ use types::{ClientId, Fault, Ino, ShardId, Timestamp, Transno};
 
 use super::bounds;
 use super::drive::{apply, perform};
-use super::gather::gather;
+use super::gather::{gather, place};
 use super::guest;
 use super::job::{Answered, Coordination, Ending, Job, Open, Refusal, Share};
 use super::part::{Answer, Part};
@@ -104,25 +104,36 @@ pub async fn coordinate(
         age: age.unwrap_or(planned.time),
         op: lean(op),
         shares,
-        gates: planned.gates.clone(),
+        gates: kept_gates(server, op, &planned.gates),
         made: None,
     };
     let gathered = gather(server, it, &mut planned).await;
+    let kept = kept_gates(server, op, &planned.gates);
+    let turn = planned.waited.gates.take_if(|_| kept.is_empty());
     let job = Job::Coordinates { batch: gathered.batch.clone() };
     if job.to_bytes().len() > OPERATION_MAX {
         return Err(Fault::TooBig);
     }
     let open = Rc::new(Open::new(job, planned.waited, server.runtime.env.now()));
     open.is_asked.set(true);
+    *open.turn.borrow_mut() = turn;
+    open.is_full.set(gathered.is_full);
     let mut actions = Vec::new();
     let joint = &server.joint;
     let begun = joint.site.borrow_mut().begin(joint.protocol, workers, &mut actions);
     let Some(id) = begun else { return Err(Fault::Protocol) };
     joint.open.borrow_mut().insert(id, open.clone());
-    joint.close(&open, &planned.gates);
+    joint.close(&open, &kept);
     gathered.seat(&open);
     perform(server, actions);
     open.ending(0).await
+}
+
+/// Of its gates those that it holds to its end, and that an entry keeps. A new file in a directory
+/// of another shard has none of these: the directory's gate here only tells its turn.
+pub fn kept_gates(server: &Server, op: &Op, gates: &[Ino]) -> Vec<Ino> {
+    let is_here = |(dir, _): (Ino, _)| dir.shard() == server.runtime.shard;
+    if place(op).is_none_or(is_here) { gates.to_vec() } else { Vec::new() }
 }
 
 /// The parts by their shards.

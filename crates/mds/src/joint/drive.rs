@@ -176,6 +176,11 @@ async fn carry_out(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
 /// Waits until a record is durable, and lets the machine know.
 async fn log(server: Rc<Server>, (id, record): (TxnId, Record), transno: Transno) {
     if server.runtime.wait_durable(transno).await.is_ok() {
+        if record == Record::Started {
+            let open = server.joint.open.borrow().get(&id).cloned();
+            // More wait than a batch may have: the next one goes now.
+            drop(open.filter(|open| open.is_full.get()).and_then(|open| open.turn.take()));
+        }
         let mut actions = Vec::new();
         server.joint.site.borrow_mut().logged(id, record, &mut actions);
         perform(&server, actions);
@@ -367,6 +372,11 @@ async fn commit(
             *open.own.borrow_mut() = answers;
             made.iter().for_each(|&ino| server.orphans.unhold(ino));
             apply(server, NO_CLIENT, effects, transno);
+            if open.job.borrow().only_adds_files() {
+                // Nobody sees a new file before its coordinator frees it, and nobody hears of its
+                // name before that is durable. So the directory is free for others at once.
+                server.joint.unlock(open);
+            }
             Ok(transno)
         }
         // A restart has found it: only the end is written.

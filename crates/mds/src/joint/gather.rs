@@ -4,6 +4,7 @@
 //! It plans for those that change another name of the directory, and takes those whose parts have
 //! the same single worker. They leave the gate, and all are one joint operation. New files of a
 //! spread directory wait at a gate of its number at their coordinator, where nothing else does.
+//! Behind a full batch they wait only until its STARTED is durable.
 //!
 //! Invariants:
 //! - nobody waits for a batch to fill: only an operation that waits at the gate already is taken;
@@ -26,7 +27,7 @@ use proto::mds::{Op, Principal};
 use proto::wire::{Bytes, Wire};
 use types::{Duration, Fault, Ino, Name, ShardId, Timestamp};
 
-use super::coordinate::{Planned, lean, shares_of};
+use super::coordinate::{Planned, kept_gates, lean, shares_of};
 use super::job::{Coordination, Ending, Open, Share};
 use super::{Joint, bounds};
 use crate::context::{Effects, OpContext, Waited};
@@ -164,6 +165,8 @@ pub struct Gathered {
     pub batch: Vec<Coordination>,
     /// Those that were taken: all but the first.
     taken: Vec<Rc<Candidate>>,
+    /// More waited than it may have.
+    pub is_full: bool,
 }
 
 impl Gathered {
@@ -179,7 +182,7 @@ impl Gathered {
 
 /// Gathers those that wait behind `first`, which holds its gates by `planned`.
 pub async fn gather(server: &Rc<Server>, first: Coordination, planned: &mut Planned) -> Gathered {
-    let mut gathered = Gathered { batch: vec![first], taken: Vec::new() };
+    let mut gathered = Gathered { batch: vec![first], taken: Vec::new(), is_full: false };
     let Some((dir, worker)) = may_gather(&server.joint, &gathered.batch[0], planned) else {
         return gathered;
     };
@@ -199,11 +202,13 @@ pub async fn gather(server: &Rc<Server>, first: Coordination, planned: &mut Plan
         };
         let operations = gathered.batch.len() + 1;
         if operations > server.joint.batch || !bounds::fits(server, operations, bytes) {
+            gathered.is_full = true;
             break;
         }
         let Some(it) = plan(server, &candidate, worker, planned).await else { continue };
         let size = it.to_bytes().len();
         if !bounds::fits(server, operations, bytes + size) {
+            gathered.is_full = true;
             break;
         }
         bytes += size;
@@ -303,7 +308,7 @@ async fn plan(
         age: now,
         op: lean(&candidate.op),
         shares,
-        gates,
+        gates: kept_gates(server, &candidate.op, &gates),
         made: None,
     })
 }

@@ -126,13 +126,7 @@ async fn start(
     }
     let (_, transno) = wrote?;
     server.joint.close(open, &made);
-    let made = server.leases.enter(made).await;
-    let mut waited = open.waited.borrow_mut();
-    match &mut waited.gates {
-        Some(gates) => gates.join(made),
-        None => waited.gates = Some(made),
-    }
-    drop(waited);
+    open.waited.borrow_mut().gates = Some(server.leases.enter(made).await);
     *open.job.borrow_mut() = Job::Coordinates { batch };
     Ok(transno)
 }

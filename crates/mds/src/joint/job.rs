@@ -72,7 +72,7 @@ wire_struct! {
         pub op: Op,
         /// What other shards do.
         pub shares: Vec<Share>,
-        /// Inodes whose gates it holds at this shard.
+        /// Inodes of this shard whose gates it holds.
         pub gates: Vec<Ino>,
         /// The inode of a new file that has no link yet.
         pub made: Option<Ino>,
@@ -161,6 +161,12 @@ impl Job {
         !matches!(self, Job::Coordinates { batch } if batch.len() != answers.len())
     }
 
+    /// Is the shard a worker that only adds names of new files?
+    pub fn only_adds_files(&self) -> bool {
+        let adds = |part: &Part| matches!(part, Part::AddFile { .. });
+        matches!(self, Job::Works { asked, .. } if asked.batch.iter().flatten().all(adds))
+    }
+
     /// Does one of its operations give the directory `ino` another parent?
     pub fn reparents(&self, ino: Ino) -> bool {
         self.parts().any(|part| matches!(part, Part::Move { it } if it.reparents(ino)))
@@ -220,6 +226,11 @@ pub struct Open {
     pub job: RefCell<Job>,
     /// Gates that it holds.
     pub waited: RefCell<Waited>,
+    /// Of a coordinator of new files: the gate of their directory here, where only further new
+    /// files wait.
+    pub turn: RefCell<Option<HeldGates>>,
+    /// It is a full batch: it gives `turn` to the next one as soon as STARTED is durable.
+    pub is_full: Cell<bool>,
     /// Gates of inodes that it has made, which nobody can have found before.
     pub made: RefCell<Option<HeldGates>>,
     /// Inodes whose gates it holds or waits for, as a worker.
@@ -256,20 +267,17 @@ pub struct Open {
 
 impl Open {
     /// May a part of it wait here, and its coordinator hold a gate that an older one waits for? The
-    /// coordinator of a new file holds only that file's, and its own gate of the directory: only
-    /// other new files wait there, which need what this one waits for.
+    /// coordinator of a new file holds only that file's.
     pub fn may_block_an_older(&self) -> bool {
-        let adds = |part: &Part| matches!(part, Part::AddFile { .. });
-        match &*self.job.borrow() {
-            Job::Works { asked, .. } => !asked.batch.iter().flatten().all(adds),
-            Job::Coordinates { .. } | Job::Worked { .. } => true,
-        }
+        !self.job.borrow().only_adds_files()
     }
 
     pub fn new(job: Job, waited: Waited, now: Instant) -> Open {
         Open {
             job: RefCell::new(job),
             waited: RefCell::new(waited),
+            turn: RefCell::default(),
+            is_full: Cell::new(false),
             made: RefCell::default(),
             wants: RefCell::default(),
             closed: RefCell::default(),

@@ -174,6 +174,7 @@ impl Joint {
             }
         }
         open.waited.borrow_mut().gates = None;
+        *open.turn.borrow_mut() = None;
         open.wants.borrow_mut().clear();
         *open.made.borrow_mut() = None;
     }

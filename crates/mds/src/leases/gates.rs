@@ -88,12 +88,6 @@ impl Gates {
 }
 
 impl HeldGates {
-    /// Holds also what `other` holds.
-    pub fn join(&mut self, mut other: HeldGates) {
-        self.inos.append(&mut other.inos);
-        self.permits.append(&mut other.permits);
-    }
-
     /// Are the gates of all these inodes held?
     pub fn cover(&self, inos: &[Ino]) -> bool {
         inos.iter().all(|ino| self.inos.contains(ino))

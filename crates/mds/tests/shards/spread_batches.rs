@@ -250,8 +250,13 @@ fn files_that_inherit_much_are_made_though_not_all_together() {
 
 /// Kills `victims` so many microseconds after all have begun, and once more after they are back;
 /// every client gets its own right answer.
-fn crash(protocol: Protocol, victims: &'static [u8], at: u64, again: Option<u64>) {
-    run(at, 2, protocol, |bed| async move {
+fn crash(
+    (protocol, batch): (Protocol, usize),
+    victims: &'static [u8],
+    at: u64,
+    again: Option<u64>,
+) {
+    run_in_batches(at, 2, (protocol, batch), |bed| async move {
         let c = bed.client("c").await;
         let dir = furnish(&c).await;
         let all = clients(&bed, names().len()).await;
@@ -282,8 +287,11 @@ fn batches_of_creations_end_though_servers_are_killed_at_any_moment() {
         for victims in [&[0][..], &[1], &[0, 1]] {
             for at in (100..4600).step_by(step) {
                 // Every other one is killed again while it recovers.
-                let again = (at / step as u64 % 2 == 1).then_some(at % 1700);
-                crash(protocol, victims, at, again);
+                let nth = at / step as u64;
+                let again = (nth % 2 == 1).then_some(at % 1700);
+                // Behind a full batch the next one goes before it has ended.
+                let batch = if nth % 3 == 0 { 3 } else { BATCH_MAX };
+                crash((protocol, batch), victims, at, again);
             }
         }
     }
