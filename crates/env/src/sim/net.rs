@@ -100,6 +100,8 @@ struct Listener {
 pub(crate) struct Net {
     listeners: BTreeMap<String, Listener>,
     sockets: BTreeMap<u64, Socket>,
+    /// The socket at which each read or write waits.
+    waits_at: BTreeMap<Token, u64>,
     /// Pairs of node names: nothing passes from the first to the second.
     pub(crate) partitions: BTreeSet<(String, String)>,
     /// Nodes whose listeners take connections that nobody answers.
@@ -307,8 +309,15 @@ impl State {
             return;
         };
         debug_assert!(socket.reader.is_none(), "one read of a stream at a time");
+        self.net.waits_at.insert(token, object);
         socket.reader = Some((token, into, max));
         self.serve_reader(object);
+    }
+
+    /// Ends a read or write of a socket.
+    fn end_at_socket(&mut self, token: Token, result: io::Result<usize>, payload: Payload) {
+        self.net.waits_at.remove(&token);
+        self.end_plain(token, result, payload);
     }
 
     /// Completes the waiting read of a socket, if it can.
@@ -322,15 +331,15 @@ impl State {
             }
             into.fill(&mut socket.inbox, taken);
             let peer = socket.peer;
-            self.end_plain(token, Ok(taken), into.into());
+            self.end_at_socket(token, Ok(taken), into.into());
             if let Some(peer_socket) = self.net.sockets.get_mut(&peer) {
                 peer_socket.untaken = peer_socket.untaken.saturating_sub(taken);
                 self.serve_writers(peer);
             }
         } else if socket.reset && !socket.shut {
-            self.end_plain(token, Err(refused(io::ErrorKind::ConnectionReset)), into.into());
+            self.end_at_socket(token, Err(refused(io::ErrorKind::ConnectionReset)), into.into());
         } else if socket.ended || socket.shut {
-            self.end_plain(token, Ok(0), into.into());
+            self.end_at_socket(token, Ok(0), into.into());
         } else {
             socket.reader = Some((token, into, max));
         }
@@ -342,6 +351,7 @@ impl State {
             return;
         };
         socket.writers.push_back((token, bytes, start));
+        self.net.waits_at.insert(token, object);
         self.serve_writers(object);
     }
 
@@ -369,14 +379,14 @@ impl State {
                 } else {
                     io::ErrorKind::ConnectionReset
                 };
-                self.end_plain(token, Err(refused(kind)), Payload::Bytes(bytes));
+                self.end_at_socket(token, Err(refused(kind)), Payload::Bytes(bytes));
                 continue;
             }
             let peer = socket.peer;
             let sent = room.min(bytes.len() - start);
             socket.untaken += sent;
             let piece = bytes[start..start + sent].to_vec();
-            self.end_plain(token, Ok(sent), Payload::Bytes(bytes));
+            self.end_at_socket(token, Ok(sent), Payload::Bytes(bytes));
             if self.net.sockets.contains_key(&peer) {
                 let at = self.arrival(Some(peer), sent);
                 self.schedule(
@@ -502,17 +512,46 @@ impl State {
                 return;
             }
         }
-        for socket in self.net.sockets.values_mut() {
-            if let Some((_, into, _)) = socket.reader.take_if(|(reader, ..)| *reader == token) {
-                self.end_plain(token, Err(cancelled()), into.into());
-                return;
-            }
-            if let Some(at) = socket.writers.iter().position(|(writer, ..)| *writer == token) {
-                let bytes =
-                    socket.writers.remove(at).map(|(_, bytes, _)| bytes).unwrap_or_default();
-                self.end_plain(token, Err(cancelled()), Payload::Bytes(bytes));
-                return;
-            }
+        let object = self.net.waits_at.remove(&token);
+        let Some(socket) = object.and_then(|object| self.net.sockets.get_mut(&object)) else {
+            return;
+        };
+        if let Some((_, into, _)) = socket.reader.take_if(|(reader, ..)| *reader == token) {
+            self.end_plain(token, Err(cancelled()), into.into());
+        } else if let Some(at) = socket.writers.iter().position(|(writer, ..)| *writer == token) {
+            let bytes = socket.writers.remove(at).map(|(_, bytes, _)| bytes).unwrap_or_default();
+            self.end_plain(token, Err(cancelled()), Payload::Bytes(bytes));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WINDOW;
+    use crate::sim::SimWorld;
+    use types::Duration;
+
+    #[test]
+    fn dropped_write_that_waits_moves_no_bytes_and_others_go_on() {
+        SimWorld::new(1).run(|env| async move {
+            let listener = env.listen("server:1").await.unwrap();
+            let near = env.connect("server:1").await.unwrap();
+            let far = listener.accept().await.unwrap();
+            let other = env.connect("server:1").await.unwrap();
+            let read = env.spawn_join(async move { other.read(Vec::new(), 9).await.1 });
+            near.write_all(vec![1; WINDOW]).await.0.unwrap();
+            let late = env.timeout(Duration::from_secs(1), near.write_from(vec![2; 9], 0)).await;
+            assert!(late.is_none(), "the window is full");
+            let last = env.spawn_join(async move { near.write_from(vec![3; 9], 0).await.0 });
+            let mut taken = Vec::new();
+            while taken.len() < WINDOW + 9 {
+                taken = far.read(taken, 1 << 20).await.1;
+            }
+            assert_eq!(last.await.unwrap(), 9);
+            assert_eq!((&taken[WINDOW - 1..], taken[0]), (&[1, 3, 3, 3, 3, 3, 3, 3, 3, 3][..], 1));
+            let far = listener.accept().await.unwrap();
+            far.write_all(vec![4; 3]).await.0.unwrap();
+            assert!(read.await.starts_with(&[4]));
+        });
     }
 }
