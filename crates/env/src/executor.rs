@@ -25,6 +25,7 @@ use types::{Bug, Instant};
 use crate::driver::{Completion, Driver, NodeId, Op, Payload, Token};
 use crate::executor_group::{ExecutorGroup, abort_in_panic, yield_token};
 use crate::mailbox::{Entered, Mailbox, SlotWaker, with_local};
+use crate::meter::Meter;
 use crate::timer::{TimerKey, Timers};
 
 /// Why an operation fails that a node submits when its term is over.
@@ -112,6 +113,8 @@ pub(crate) struct Core {
     group: OnceCell<Rc<ExecutorGroup>>,
     /// Signals that arrived before this executor began, or that it has seen.
     pub(crate) signals_seen: Cell<u64>,
+    /// What polls of simulated nodes take.
+    pub(crate) meter: Meter,
 }
 
 impl Core {
@@ -127,6 +130,7 @@ impl Core {
             seat: Cell::new(0),
             group: OnceCell::new(),
             signals_seen: Cell::new(crate::os::signal::count()),
+            meter: Meter::default(),
         })
     }
 
@@ -251,7 +255,7 @@ impl Core {
     }
 
     fn poll_task(&self, index: u32) {
-        let (mut task, waker) = {
+        let (mut task, waker, node) = {
             let mut tasks = self.tasks.borrow_mut();
             if !tasks.paused.is_empty() {
                 let node = tasks.slots[index as usize].node;
@@ -265,7 +269,7 @@ impl Core {
             match std::mem::replace(&mut slot.state, TaskState::Running { killed: false }) {
                 TaskState::Waiting(task) => {
                     self.seat.set(slot.seat);
-                    (task, slot.waker.clone())
+                    (task, slot.waker.clone(), slot.node)
                 }
                 other => {
                     slot.state = other;
@@ -274,7 +278,8 @@ impl Core {
             }
         };
         let running = Running { core: self, index };
-        let ended = task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let mut cx = Context::from_waker(&waker);
+        let ended = self.meter.measure(node, || task.as_mut().poll(&mut cx).is_ready());
         std::mem::forget(running);
         self.seat.set(0);
         let mut tasks = self.tasks.borrow_mut();

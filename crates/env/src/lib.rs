@@ -19,6 +19,7 @@ mod executor_group;
 mod fuse;
 mod lane;
 mod mailbox;
+mod meter;
 mod net;
 mod os;
 mod run_token;

@@ -168,6 +168,25 @@ impl SimWorld {
         lock(&self.0.state).processors.get(host).map_or(Duration::ZERO, Processors::busy)
     }
 
+    /// Measures from now on, by a clock in nanoseconds, what the tasks of each node take of real
+    /// time, until the run ends.
+    ///
+    /// # Panics
+    /// The world does not run.
+    pub fn meter(&self, clock: fn() -> u64) {
+        self.core().meter.start(clock);
+    }
+
+    /// How much real time the tasks of this node have taken, since that is measured; zero if the
+    /// node does not run.
+    ///
+    /// # Panics
+    /// The world does not run.
+    pub fn metered(&self, name: &str) -> Duration {
+        let spent = self.living(name).map_or(0, |node| self.core().meter.spent(node));
+        Duration::from_nanos(spent)
+    }
+
     /// Gives the node a group of several executors. The scheduler still draws the next task from
     /// those of all of them; only the executor that a task belongs to differs.
     pub fn set_executors(&self, name: &str, executors: usize) {
