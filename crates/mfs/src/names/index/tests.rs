@@ -49,6 +49,32 @@ fn slot_taken_and_freed_in_one_transaction_is_free() {
 }
 
 #[test]
+fn slots_come_into_use_one_after_the_other_in_one_transaction() {
+    let mut names = NameIndexes::default();
+    let mut index = DirIndex::unread(vec![DirNo(4)]);
+    (1..7).for_each(|slot| index.add_free(Position(slot)));
+    index.unread = None;
+    names.put(DIR, index);
+    let mut pending = PendingNames::default();
+    let next = |pending: &mut PendingNames| {
+        let at = names.lowest_free(pending, DIR, Among::Chunks)?;
+        // One of another directory does not matter.
+        pending.take(Ino(DIR.0 + 1), Position(at.0 + 1));
+        pending.take(DIR, at);
+        Some(at.0)
+    };
+    assert_eq!([(); 3].map(|()| next(&mut pending)), [1, 2, 3].map(Some));
+    pending.free(DIR, Position(2));
+    pending.cool_down(DIR, Position(5));
+    let rest = [(); 4].map(|()| next(&mut pending));
+    assert_eq!(rest, [Some(2), Some(4), Some(6), None]);
+    // Blocks that are given back have no free slots, whatever became of these before.
+    pending.free(DIR, Position(1));
+    pending.give_back(DIR, Position(1).unit(), Hole { mask: u8::MAX, idle: 1, reusable: true });
+    assert_eq!(next(&mut pending), None);
+}
+
+#[test]
 fn index_counts_its_entries_through_every_change() {
     let mut names = names();
     let mut pending = PendingNames::default();
