@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use repro::aging;
+use repro::figures::CreatesSize;
 use repro::layouts::{Contender, Settings};
 use types::units::{parse_duration, parse_size};
 
@@ -38,6 +39,7 @@ disk. F4, F5 and F9 compare the embedded directories with the traditional layout
   F15 a program that computes and writes checkpoints to objects, by commits; sizes of requests
   F16 records and messages of an operation of two metadata servers, by protocol; modelled logs
   F17 such operations of one directory in a second, by protocol and by what a log is; real servers
+  F17-creates  creates of many clients in one directory, by one server and by four
 
 Writes DIR/FIGURE.svg and DIR/FIGURE.json. docs/BENCHMARKS.md says how to read them."
 )]
@@ -150,6 +152,9 @@ pub struct FigureArgs {
     /// F9: the metadata device that is filled, at least 64M
     #[arg(long, default_value = "512M", value_parser = parse_aged)]
     pub aged: u64,
+    /// F17-creates: clients, each of which makes twelve files; the paper's were 18,688
+    #[arg(long, default_value_t = CreatesSize::FULL.sessions as u64, value_parser = clap::value_parser!(u64).range(1..=18_688))]
+    pub sessions: u64,
     /// F10: only these loads, by the names in its table
     #[arg(long, value_name = "LOAD,…", value_delimiter = ',')]
     pub loads: Vec<String>,
@@ -206,6 +211,9 @@ pub enum Figure {
     /// Distributed operations in a second (003 Fig. 6)
     #[value(name = "F17")]
     F17,
+    /// Creates of many clients in one directory, by one server and by four (004 §IV.C)
+    #[value(name = "F17-creates")]
+    F17Creates,
 }
 
 /// Arguments of `repro metarates`.

@@ -10,9 +10,9 @@ use bench::{BenchError, Res, failed, tell, worker};
 use env::sim::Price;
 use repro::alone::check_dir;
 use repro::figures::{
-    F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F7, F7Delegation, F7Size, F8, F9, F10,
-    F10Size, F11, F11Size, F12, F12Size, F13, F13Size, F14, F14Size, F15, F15Size, F16, F17,
-    F17Size,
+    Creates, CreatesSize, F1, F1_CLIENTS, F2, F2_PAGS, F3, F3Size, F4, F5, F7, F7Delegation,
+    F7Size, F8, F9, F10, F10Size, F11, F11Size, F12, F12Size, F13, F13Size, F14, F14Size, F15,
+    F15Size, F16, F17, F17Size,
 };
 use repro::layouts::{Ground, Settings};
 use repro::streams::Files;
@@ -134,6 +134,7 @@ fn figures(args: &FigureArgs) -> Res<()> {
             Figure::F15 => f15(args)?,
             Figure::F16 => f16(args)?,
             Figure::F17 => f17(args)?,
+            Figure::F17Creates => f17_creates(args)?,
         }
     }
     Ok(())
@@ -224,6 +225,13 @@ fn f16(args: &FigureArgs) -> Res<()> {
 fn f17(args: &FigureArgs) -> Res<()> {
     let figure = F17::measure(F17Size::FULL, &mut progress)?;
     draw(args, "F17", &figure.svg()?, &figure.to_json())?;
+    print(&figure.text())
+}
+
+fn f17_creates(args: &FigureArgs) -> Res<()> {
+    let size = CreatesSize { sessions: args.sessions as usize, ..CreatesSize::FULL };
+    let figure = Creates::measure(size, &mut progress)?;
+    draw(args, "F17-creates", &figure.svg()?, &figure.to_json())?;
     print(&figure.text())
 }
 

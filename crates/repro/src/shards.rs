@@ -12,13 +12,13 @@ use std::rc::Rc;
 
 use client::{Client, ClientConfig};
 use commitment::Protocol;
-use env::sim::{DiskModel, HardDisk, Price, SimDisk, SimOptions, SimWorld};
+use env::sim::{DiskModel, Flash, HardDisk, Price, SimDisk, SimOptions, SimWorld};
 use env::sync::oneshot;
 use env::{DiskOptions, Env};
 use mfs::journal::Disks;
 use mfs::{Features, FormatOptions, Mfs, OpenOptions, PagFormat, StoreError};
 use proto::mds::ServerInfo;
-use proto::placement::{Home, Layout};
+use proto::placement::{Home, Layout, Spread};
 use serde::Serialize;
 use types::limits::BLOCK_U64;
 use types::{Duration, Ino, PagId, ServerId, ShardId, Uuid};
@@ -28,12 +28,13 @@ use crate::layouts::bed::broken;
 use crate::pages::Pages;
 use bench::{BenchError, Res, failed};
 
-const FS: &str = "repro";
+/// Name of the file system.
+pub const FS: &str = "repro";
 const FS_UUID: Uuid = Uuid([0x53; 16]);
 const META_BYTES: u64 = 4 << 30;
 const LOG_BYTES: u64 = 64 << 20;
 const ZONE_BLOCKS: u64 = 16 << 10;
-const CACHE_BYTES: usize = 64 << 20;
+const CACHE_BYTES: usize = 512 << 20;
 /// Where the second log on a shared disk begins, and each further one.
 const LOG_DISTANCE: u64 = 1 << 30;
 
@@ -44,6 +45,15 @@ pub enum Logs {
     Own,
     /// One disk has all logs.
     Shared,
+}
+
+/// What the metadata and the logs lie on.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+pub enum Kind {
+    /// Disks of the papers.
+    Hard,
+    /// Ordinary flash.
+    Flash,
 }
 
 /// How many servers and clients there are, and how servers agree.
@@ -59,6 +69,8 @@ pub struct Shape {
     pub batch: usize,
     /// The disks of the logs.
     pub logs: Logs,
+    /// What they are.
+    pub disks: Kind,
 }
 
 /// A namespace in use.
@@ -68,13 +80,15 @@ pub struct Served {
     /// The clients.
     pub mounts: Vec<Mount>,
     world: SimWorld,
+    inside: Vec<mds::Introspection>,
 }
 
 fn shard_name(what: &str, shard: u8) -> String {
     format!("{what}{shard}")
 }
 
-fn address(shard: u8) -> String {
+/// Where the server of a shard is found.
+pub fn address(shard: u8) -> String {
     format!("mds{shard}:7000")
 }
 
@@ -101,8 +115,12 @@ pub fn run<T, F: Future<Output = Res<T>>>(shape: Shape, work: impl FnOnce(Served
     let shared = SimDisk::new(BLOCK_U64);
     shared.set_model(DiskModel::Hard(HardDisk::fibre_channel()));
     for shard in 0..shape.servers {
-        hard_disk(&world, &shard_name("metadata", shard), META_BYTES);
+        let metadata = hard_disk(&world, &shard_name("metadata", shard), META_BYTES);
         let log = hard_disk(&world, &shard_name("log", shard), LOG_BYTES + (1 << 20));
+        if shape.disks == Kind::Flash {
+            metadata.set_model(DiskModel::Flash(Flash::nvme()));
+            log.set_model(DiskModel::Flash(Flash::nvme()));
+        }
         if shape.logs == Logs::Shared {
             log.share_model(&shared, LOG_DISTANCE * u64::from(shard));
         }
@@ -115,14 +133,15 @@ pub fn run<T, F: Future<Output = Res<T>>>(shape: Shape, work: impl FnOnce(Served
         for shard in 0..shape.servers {
             format(&env, shard).await?;
         }
+        let mut servers = Vec::new();
         for shard in 0..shape.servers {
-            start(&inside, shape, shard).await?;
+            servers.push(start(&inside, shape, shard).await?);
         }
         let mut mounts = Vec::new();
         for number in 0..shape.clients {
             mounts.push(mount(&inside, number).await?);
         }
-        work(Served { env, mounts, world: inside }).await
+        work(Served { env, mounts, world: inside, inside: servers }).await
     })
 }
 
@@ -158,7 +177,7 @@ async fn format(env: &Env, shard: u8) -> Res<()> {
 }
 
 /// Starts the server of a shard, which runs until the world ends or somebody kills its node.
-async fn start(world: &SimWorld, shape: Shape, shard: u8) -> Res<()> {
+async fn start(world: &SimWorld, shape: Shape, shard: u8) -> Res<mds::Introspection> {
     let node = shard_name("mds", shard);
     world.set_host(&node, &node);
     let env = world.node(&node);
@@ -166,7 +185,10 @@ async fn start(world: &SimWorld, shape: Shape, shard: u8) -> Res<()> {
     env.clone().spawn(async move {
         let server = serve(&env, shape, shard).await;
         let (server, said) = match server {
-            Ok(server) => (Some(server), Ok(())),
+            Ok(server) => {
+                let inside = server.introspection();
+                (Some(server), Ok(inside))
+            }
             Err(error) => (None, Err(error)),
         };
         send.send(said);
@@ -174,7 +196,7 @@ async fn start(world: &SimWorld, shape: Shape, shard: u8) -> Res<()> {
             drop(server.run(std::future::pending()).await);
         }
     });
-    let said: Option<Res<()>> = started.await;
+    let said: Option<Res<mds::Introspection>> = started.await;
     said.unwrap_or_else(|| failed("starting a server", "it ended"))
 }
 
@@ -224,6 +246,46 @@ async fn mount(world: &SimWorld, number: usize) -> Res<Mount> {
 }
 
 impl Served {
+    /// A node of this name, a host by itself.
+    pub fn node(&self, name: &str) -> Env {
+        self.world.set_host(name, name);
+        self.world.node(name)
+    }
+
+    /// Operations in a batch of all servers, on the average; 0 without any.
+    pub fn operations_in_a_batch(&self) -> f64 {
+        let (mut operations, mut batches) = (0, 0);
+        for joint in self.inside.iter().map(mds::Introspection::joint) {
+            operations += joint.operations;
+            batches += joint.counts.iter().map(|(_, counts)| counts.committed).sum::<u64>();
+        }
+        operations as f64 / batches.max(1) as f64
+    }
+
+    /// Files of the directory are shared out to all servers from now on.
+    ///
+    /// # Errors
+    /// The client's.
+    pub async fn spread(&self, dir: Ino) -> Res<()> {
+        let layout = Layout { spread: Spread::On, ..Layout::default() };
+        self.mounts[0].set_layout(dir, &layout).await
+    }
+
+    /// Measures from now on what the servers' code takes, by a clock in nanoseconds.
+    pub fn meter(&self, clock: fn() -> u64) {
+        self.world.meter(clock);
+    }
+
+    /// How much real time the code of the server of a shard has taken since.
+    pub fn metered(&self, shard: u8) -> Duration {
+        self.world.metered(&shard_name("mds", shard))
+    }
+
+    /// How long the processor of this server was busy.
+    pub fn busy(&self, shard: u8) -> Duration {
+        self.world.busy(&shard_name("mds", shard))
+    }
+
     /// Kills the server of this shard after a while.
     pub fn kill_after(&self, shard: u8, pause: Duration) {
         let (env, world) = (self.env.clone(), self.world.clone());

@@ -1,10 +1,12 @@
 //! F17: distributed operations in a second by protocol, for one directory (003 Fig. 6).
 
+mod creates;
 mod servers;
 
 use commitment::Protocol;
 use serde::Serialize;
 
+pub use self::creates::{Creates, Size as CreatesSize};
 use self::servers::Servers;
 pub use self::servers::Size;
 use super::curves::{Curves, svg};

@@ -37,7 +37,7 @@ pub use f13::{F13, Size as F13Size};
 pub use f14::{F14, Size as F14Size};
 pub use f15::{F15, Size as F15Size};
 pub use f16::F16;
-pub use f17::{F17, Size as F17Size};
+pub use f17::{Creates, CreatesSize, F17, Size as F17Size};
 
 use crate::layouts::Contender;
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use types::{Duration, Ino};
 
 use crate::cluster::Mount;
-use crate::shards::{Logs, Served, Shape, run};
+use crate::shards::{Kind, Logs, Served, Shape, run};
 use bench::Res;
 use bench::report::Columns;
 
@@ -164,7 +164,7 @@ fn verdict(met: bool, has_goal: bool) -> String {
 
 /// Operations of all clients in one directory, in a second; `batch`: so many together at most.
 fn one_directory(size: Size, (logs, batch): (Logs, usize), protocol: Protocol) -> Res<f64> {
-    let shape = Shape { servers: 2, clients: CLIENTS, protocol, batch, logs };
+    let shape = Shape { servers: 2, clients: CLIENTS, protocol, batch, logs, disks: Kind::Hard };
     run(shape, |served: Served| async move {
         let dir = served.pinned("shared", 1).await?;
         let work = served.each(1, |n, mount| async move {
@@ -186,7 +186,7 @@ fn rate(done: u64, took: Duration) -> f64 {
 fn directories(size: Size, servers: u8) -> Res<f64> {
     let protocol = Protocol::OnePhase;
     let (clients, logs, batch) = (MANY_CLIENTS, Logs::Own, mds::BATCH_MAX);
-    let shape = Shape { servers, clients, protocol, batch, logs };
+    let shape = Shape { servers, clients, protocol, batch, logs, disks: Kind::Hard };
     run(shape, |served: Served| async move {
         let homes = own_directories(&served, 0, servers, MANY_CLIENTS * PROCESSES).await?;
         let work = served.each(PROCESSES, |n, mount| {
@@ -236,7 +236,7 @@ async fn own_directories(
 fn longest_create(dies: bool) -> Res<f64> {
     let (servers, protocol) = (SERVERS, Protocol::OnePhase);
     let (clients, logs, batch) = (CLIENTS, Logs::Own, mds::BATCH_MAX);
-    let shape = Shape { servers, clients, protocol, batch, logs };
+    let shape = Shape { servers, clients, protocol, batch, logs, disks: Kind::Hard };
     run(shape, |served: Served| async move {
         let homes = own_directories(&served, 0, servers - 1, CLIENTS).await?;
         let (clock, end) = (served.env.clone(), served.env.now() + WATCHED);
