@@ -109,7 +109,9 @@ pub async fn coordinate(
     };
     let gathered = gather(server, it, &mut planned).await;
     let kept = kept_gates(server, op, &planned.gates);
-    let turn = planned.waited.gates.take_if(|_| kept.is_empty());
+    let mut turn = planned.waited.gates.take_if(|_| kept.is_empty());
+    // Behind a full batch nobody gains by waiting longer.
+    drop(turn.take_if(|_| gathered.is_full));
     let job = Job::Coordinates { batch: gathered.batch.clone() };
     if job.to_bytes().len() > OPERATION_MAX {
         return Err(Fault::TooBig);
@@ -117,7 +119,6 @@ pub async fn coordinate(
     let open = Rc::new(Open::new(job, planned.waited, server.runtime.env.now()));
     open.is_asked.set(true);
     *open.turn.borrow_mut() = turn;
-    open.is_full.set(gathered.is_full);
     let mut actions = Vec::new();
     let joint = &server.joint;
     let begun = joint.site.borrow_mut().begin(joint.protocol, workers, &mut actions);

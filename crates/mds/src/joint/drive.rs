@@ -176,11 +176,6 @@ async fn carry_out(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
 /// Waits until a record is durable, and lets the machine know.
 async fn log(server: Rc<Server>, (id, record): (TxnId, Record), transno: Transno) {
     if server.runtime.wait_durable(transno).await.is_ok() {
-        if record == Record::Started {
-            let open = server.joint.open.borrow().get(&id).cloned();
-            // More wait than a batch may have: the next one goes now.
-            drop(open.filter(|open| open.is_full.get()).and_then(|open| open.turn.take()));
-        }
         let mut actions = Vec::new();
         server.joint.site.borrow_mut().logged(id, record, &mut actions);
         perform(&server, actions);

@@ -227,10 +227,8 @@ pub struct Open {
     /// Gates that it holds.
     pub waited: RefCell<Waited>,
     /// Of a coordinator of new files: the gate of their directory here, where only further new
-    /// files wait.
+    /// files wait. A full batch has given it to the next one.
     pub turn: RefCell<Option<HeldGates>>,
-    /// It is a full batch: it gives `turn` to the next one as soon as STARTED is durable.
-    pub is_full: Cell<bool>,
     /// Gates of inodes that it has made, which nobody can have found before.
     pub made: RefCell<Option<HeldGates>>,
     /// Inodes whose gates it holds or waits for, as a worker.
@@ -277,7 +275,6 @@ impl Open {
             job: RefCell::new(job),
             waited: RefCell::new(waited),
             turn: RefCell::default(),
-            is_full: Cell::new(false),
             made: RefCell::default(),
             wants: RefCell::default(),
             closed: RefCell::default(),
