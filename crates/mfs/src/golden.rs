@@ -69,6 +69,11 @@ const GOLDENS: &[Golden] = &[
     with("v1-external-log", Feature::EXTERNAL_LOG),
     with("v1-inline-data", Feature::INLINE_DATA),
     with("v1-layout-blocks", Feature::LAYOUT_BLOCKS),
+    Golden {
+        name: "v1-lent-space",
+        features: Features::NONE.with(Feature::SHARDS).with(Feature::LENT_SPACE),
+        shard: ShardId(2),
+    },
     with("v1-object-files", Feature::OBJECT_FILES),
     Golden { name: "v1-shard-200", features: Features::NONE, shard: ShardId(200) },
     Golden { name: "v1-shards", features: Features::NONE.with(Feature::SHARDS), shard: ShardId(2) },
@@ -299,7 +304,7 @@ async fn entries(mfs: &Mfs, dir: Ino) -> String {
 }
 
 /// Describes a log that is external, what targets have still to do, operations of several shards,
-/// and the numbers that a shard other than 0 issued.
+/// lent space, and the numbers that a shard other than 0 issued.
 async fn unusual(mfs: &Mfs) -> String {
     let (superblock, mut out) = (mfs.superblock(), String::new());
     if let Some(journal) = superblock.journal {
@@ -335,6 +340,12 @@ async fn unusual(mfs: &Mfs) -> String {
                 bytes.len()
             )
             .unwrap();
+        }
+    }
+    if superblock.features.has(Feature::LENT_SPACE) {
+        for (pag, start, lent) in mfs.run(Cost::READ, |txn| txn.space().lent()).await.unwrap().0 {
+            let (shard, sequence) = (lent.shard.0, lent.sequence);
+            writeln!(out, "lent {pag}:{start} {} shard {shard} loan {sequence}", lent.len).unwrap();
         }
     }
     if superblock.shard == ShardId(0) {

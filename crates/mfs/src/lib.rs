@@ -50,7 +50,10 @@ pub use names::{
     SearchCounts, SubdirCursor, Subdirectory, Top, Within,
 };
 pub use open::OpenOptions;
-pub use space::{ALL_FILES, BlockOwner, GRANT_PIECES, OBJECTS_TAKEN, PagState, TARGET_ADDRESS_MAX};
+pub use space::{
+    ALL_FILES, BlockOwner, GRANT_PIECES, LOAN_RUNS, Loan, OBJECTS_TAKEN, PagState,
+    TARGET_ADDRESS_MAX,
+};
 pub use txn::Txn;
 pub use volatile::VolatileState;
 pub use zone_files::ZoneWalk;

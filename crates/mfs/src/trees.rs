@@ -26,6 +26,7 @@
 //! | 20 | 10 | 4 | owed fences (10), with an entry of zeros from the first target on |
 //! | 22 | 15 | 112 | intents (11.1), with the feature `shards`, with an entry of zeros |
 //! | 23 | 8 | 16 | names on other shards (7.5), with the feature `shards`, with an entry of zeros |
+//! | 24 | 10 | 13 | lent data space (10), with the feature `lent-space`, with an entry of zeros |
 //! | 63 | | | a tree that repair builds, until it replaces another; readers ignore it |
 //!
 //! Roots 14 to 16 are numbers: the next chunk, the next client, both within the shard, and the
@@ -78,6 +79,8 @@ pub const INTENTS: Tree<{ intent::INTENT_KEY }, { intent::INTENT_VALUE }> = Tree
 /// Names of this shard's inodes on other shards.
 pub const OUTSIDE: Tree<{ outside::OUTSIDE_KEY }, { outside::OUTSIDE_VALUE }> =
     Tree::at(RootId(23));
+/// Data space that this shard has lent to others, or they to it.
+pub const LENT: Tree<{ space::RUN_KEY }, { space::LENT_VALUE }> = Tree::at(RootId(24));
 /// Number, within the shard, of the next object that no start of the server has taken.
 pub const NEXT_OBJECT: RootId = RootId(21);
 /// Number of inodes, including the root and the orphan directory.
@@ -98,6 +101,9 @@ pub(crate) fn insert_zero_entries(txn: &mut Txn<'_>) -> Result<(), Stop> {
     if txn.has_feature(Feature::SHARDS) {
         insert_zero_entries_of_shards(txn)?;
     }
+    if txn.has_feature(Feature::LENT_SPACE) {
+        insert_zero_entry_of_loans(txn)?;
+    }
     Ok(())
 }
 
@@ -106,4 +112,9 @@ pub(crate) fn insert_zero_entries_of_shards(txn: &mut Txn<'_>) -> Result<(), Sto
     INTENTS.insert(txn, &[0; intent::INTENT_KEY], &[0; intent::INTENT_VALUE])?;
     OUTSIDE.insert(txn, &[0; outside::OUTSIDE_KEY], &[0; outside::OUTSIDE_VALUE])?;
     Ok(())
+}
+
+/// Inserts the entry of zeros into the tree of the feature `lent-space`.
+pub(crate) fn insert_zero_entry_of_loans(txn: &mut Txn<'_>) -> Result<(), Stop> {
+    LENT.insert(txn, &[0; space::RUN_KEY], &[0; space::LENT_VALUE]).map(drop)
 }

@@ -16,6 +16,7 @@
 //! | needed | 6 | `external-log` | the log is a journal on another device or in another slice (4.2) |
 //! | needed | 7 | `object-files` | data zones may be object targets (10), and files may have an object record (7.2) |
 //! | needed | 8 | `shards` | the file system may have other shards: names may lead to inodes there (7.5), and there are the trees of such names and of operations that several shards agree on (11.1) |
+//! | needed | 9 | `lent-space` | blocks of data zones may be lent to other shards, or by them: there is the tree `lent`, and data zones may be another shard's (10) |
 //!
 //! The names are in the superblock one after the other: bit u8 (64 or more for features to write),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.
@@ -50,6 +51,8 @@ impl Feature {
     pub const OBJECT_FILES: Feature = Feature(7);
     /// The file system may have other shards.
     pub const SHARDS: Feature = Feature(8);
+    /// Blocks of data zones may be lent to other shards, or by them.
+    pub const LENT_SPACE: Feature = Feature(9);
 
     /// At most one of these.
     pub const SLOT_SIZES: [Feature; 3] =
@@ -66,6 +69,7 @@ impl Feature {
         (Feature::EXTERNAL_LOG, "external-log"),
         (Feature::OBJECT_FILES, "object-files"),
         (Feature::SHARDS, "shards"),
+        (Feature::LENT_SPACE, "lent-space"),
     ];
 
     /// Its name, if this release knows it.

@@ -17,16 +17,23 @@ pub fn statfs(txn: &mut Txn<'_>, targets: &BTreeMap<PagId, u64>) -> Result<Statf
     let inodes = txn.names().inode_counts()?;
     let free = |pag: &PagState| match pag.kind {
         _ if !pag.state.grants() => 0,
-        ZoneKind::Blocks => pag.free + pag.freed,
+        ZoneKind::Blocks | ZoneKind::Borrowed => pag.free + pag.freed,
         ZoneKind::Target => targets.get(&pag.id).map_or(0, |&free| free.min(pag.total)),
     };
-    let blocks = |pag: &PagState| if pag.state == PagUse::Lost { 0 } else { pag.total };
+    let blocks = |pag: &PagState| match pag.kind {
+        // The server of the zone counts them.
+        ZoneKind::Borrowed => 0,
+        _ if pag.state == PagUse::Lost => 0,
+        ZoneKind::Blocks | ZoneKind::Target => pag.total,
+    };
+    // Who adds up several servers takes zones of one number for the same target.
+    let is_own = |pag: &&PagState| pag.kind != ZoneKind::Borrowed;
     Ok(Statfs {
         blocks: pags.iter().map(blocks).sum(),
         blocks_free: pags.iter().map(free).sum(),
         inodes: inodes.used,
         inodes_free: inodes.free,
-        pags: pags.iter().map(|pag| (pag.id, (blocks(pag), free(pag)))).collect(),
+        pags: pags.iter().filter(is_own).map(|pag| (pag.id, (blocks(pag), free(pag)))).collect(),
     })
 }
 

@@ -130,8 +130,9 @@ pub struct Dumped {
     pub zones_unknown: Vec<String>,
 }
 
-/// Writes everything that names lead to. Nothing may change the store meanwhile. If the table of
-/// data zones is damaged, the labels of `zones` replace it.
+/// Writes everything that names lead to. It says nothing of blocks that shards have lent to each
+/// other: a dump with such ones must not be loaded. Nothing may change the store meanwhile. If the
+/// table of data zones is damaged, the labels of `zones` replace it.
 ///
 /// # Errors
 /// The store or `out` failed, or a directory has two names.

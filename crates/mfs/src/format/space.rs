@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - a data block above block 0 of its PAG is in exactly one of: the free tree, one client's pool,
-//!   a file's layout, the freed tree;
+//!   a file's layout, the freed tree, the tree `lent`. In a PAG of another shard only the blocks
+//!   that `lent` names are here, each in exactly one of the first four;
 //! - a quarantined client's pool *is* its quarantine: the state is one item, so that quarantining
 //!   costs the same for any pool;
 //! - adjacent runs of the free tree, and of one client's pool, are joined.
@@ -16,6 +17,7 @@
 //! | quarantines | client 8 | reserved 8 |
 //! | doomed | target 2 · object 8 | reserved 2; an entry of zeros means nothing |
 //! | owed fences | target 2 · client 8 | reserved 4; an entry of zeros means nothing |
+//! | lent | pag 2 · start 8 | length 8 · shard 1 · sequence 4; an entry of zeros means nothing |
 //! | frozen | order 1 · first 8 · second 8 | reserved 8; order 0: ⟨ino, client⟩, 1: ⟨client, ino⟩; ino 2^64 − 1: all files |
 //!
 //! The state of a PAG says what may be done with its blocks; the counts and the other trees hold in
@@ -28,17 +30,26 @@
 //! | 2 | lost | its device is gone, as the administrator says: no blocks are granted, and clients fail what lies there |
 //! | 3 | drain paused | no blocks are granted; files keep those that they have |
 //!
-//! The kind of a PAG is 0, a slice of a shared device, or 1, an object storage target, with the
-//! feature `object-files`. A target has one UUID, which is that of its device, too, and start, free
-//! and freed are 0: the other trees have no blocks of it. With a kind that is neither, the state is
-//! none of the table, too. The setting (11) 2^31 + its number has its address.
+//! The kind of a PAG is one of these; with another kind the state is none of the table, too.
+//!
+//! | kind | meaning |
+//! |---|---|
+//! | 0 | a slice of a shared device |
+//! | 1 | an object storage target, with the feature `object-files`. Its UUID is that of its device, too, and start, free and freed are 0: the other trees have no blocks of it. The setting (11) 2^31 + its number has its address |
+//! | 2 | a slice of a shared device that is another shard's, with the feature `lent-space` |
+//!
+//! A shard lends free blocks of its PAGs to others, and they stay with these. What it has lent is
+//! in its tree `lent`, each run with the shard that has it. That shard has the PAG as one of kind
+//! 2, and in its own tree `lent` the same runs, each with the shard that has lent it. The runs that
+//! one shard gets from another at once have one sequence number: 1, 2 and so on between these two.
+//! A shard may have lent runs that the other one has not entered yet: those of the last sequence.
 //!
 //! Doomed objects are those of files that are gone: the server has each of them destroyed by its
 //! target, and removes the entry when that is durable there. A fence is owed to each target for
 //! each client that was evicted, until the target has answered that it refuses that client for
 //! good.
 
-use types::{ClientId, Ino, Lsn, ObjectId, PagBlock, PagId, Uuid};
+use types::{ClientId, Ino, Lsn, ObjectId, PagBlock, PagId, ShardId, Uuid};
 
 use engine::format::block::{get_u64, put_u64};
 use label::{Slice, SliceKind};
@@ -62,6 +73,9 @@ const BLOCKS_MASK: u64 = (1 << 48) - 1;
 /// The bits of the kind in the word of state and kind, and those of a target.
 const KIND_MASK: u16 = 0xff00;
 const KIND_TARGET: u16 = 0x0100;
+const KIND_BORROWED: u16 = 0x0200;
+/// Bytes of a value of the tree `lent`. The width says which tree a lost leaf is of.
+pub const LENT_VALUE: usize = 13;
 /// Bytes of a value of the freed tree.
 pub const FREED_VALUE: usize = 24;
 
@@ -106,6 +120,8 @@ pub enum ZoneKind {
     Blocks,
     /// An object storage target, which alone opens its device.
     Target,
+    /// A slice of a shared device that is another shard's, which has lent blocks of it.
+    Borrowed,
 }
 
 /// What may be done with the blocks of a PAG.
@@ -203,7 +219,11 @@ impl PagRecord {
         out[..16].copy_from_slice(&self.uuid.0);
         out[16..32].copy_from_slice(&self.device.0);
         put_u64(&mut out, 32, self.start);
-        let kind = if self.kind == ZoneKind::Target { KIND_TARGET } else { 0 };
+        let kind = match self.kind {
+            ZoneKind::Blocks => 0,
+            ZoneKind::Target => KIND_TARGET,
+            ZoneKind::Borrowed => KIND_BORROWED,
+        };
         let state = self.state.number() | kind;
         put_u64(&mut out, 40, self.blocks & BLOCKS_MASK | u64::from(state) << 48);
         put_u64(&mut out, 48, self.free);
@@ -219,10 +239,10 @@ impl PagRecord {
             Uuid(uuid)
         };
         let word = (get_u64(value, 40) >> 48) as u16;
-        let is_target = word & KIND_MASK == KIND_TARGET;
-        let (kind, state) = match is_target {
-            true => (ZoneKind::Target, word & !KIND_MASK),
-            false => (ZoneKind::Blocks, word),
+        let (kind, state) = match word & KIND_MASK {
+            KIND_TARGET => (ZoneKind::Target, word & !KIND_MASK),
+            KIND_BORROWED => (ZoneKind::Borrowed, word & !KIND_MASK),
+            _ => (ZoneKind::Blocks, word),
         };
         PagRecord {
             uuid: uuid(0),
@@ -253,6 +273,37 @@ impl PagRecord {
     pub fn zone(&self, id: PagId) -> PagFormat {
         let PagRecord { uuid, device, start, blocks, .. } = *self;
         PagFormat { id, uuid, device, start, blocks }
+    }
+}
+
+/// A run in the tree `lent`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LentRun {
+    /// Length in blocks.
+    pub len: u64,
+    /// In a zone of this shard the one that has the run; else the one that has lent it.
+    pub shard: ShardId,
+    /// Which loan between the two it is of, from 1 on.
+    pub sequence: u32,
+}
+
+impl LentRun {
+    /// Its encoded value.
+    pub fn encode(&self) -> [u8; LENT_VALUE] {
+        let mut out = [0; LENT_VALUE];
+        put_u64(&mut out, 0, self.len);
+        out[8] = self.shard.0;
+        out[9..].copy_from_slice(&self.sequence.to_le_bytes());
+        out
+    }
+
+    /// Decodes a value.
+    pub fn decode(value: &[u8; LENT_VALUE]) -> LentRun {
+        LentRun {
+            len: get_u64(value, 0),
+            shard: ShardId(value[8]),
+            sequence: u32::from_le_bytes([value[9], value[10], value[11], value[12]]),
+        }
     }
 }
 
@@ -402,6 +453,10 @@ mod tests {
             assert_eq!(PagRecord::decode(&target.encode()), target);
         }
         assert_eq!((target.zone(PagId(3)).blocks, target.kind), (78, ZoneKind::Target));
+        let borrowed = PagRecord { kind: ZoneKind::Borrowed, state: PagUse::Lost, ..pag };
+        assert_eq!(PagRecord::decode(&borrowed.encode()), borrowed);
+        let lent = LentRun { len: 1 << 40, shard: ShardId(7), sequence: u32::MAX };
+        assert_eq!(LentRun::decode(&lent.encode()), lent);
         let freed = FreedRun { len: 4, ino: Ino(5), stamp: Lsn(u64::MAX) };
         assert_eq!(FreedRun::decode(&freed.encode()), freed);
     }

@@ -2,6 +2,7 @@
 //!
 //! Invariants:
 //! - each shard was checked alone and is sound: here are only disagreements between two of them;
+//! - a shard may have lent data space that the other one has not entered yet: the last loan;
 //! - an operation of several shards that is not complete everywhere excuses the inodes that it
 //!   names: one shard may be ahead of another;
 //! - the result is sorted, and the order of the shards does not matter.
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use commitment::TxnId;
-use types::{FileKind, Ino, ShardId};
+use types::{FileKind, Ino, PagBlock, PagId, ShardId};
 
 use crate::format::outside::Outside;
 
@@ -50,6 +51,21 @@ pub struct ShardNames {
     /// Operations of several shards of which it keeps something, and what it keeps: only the server
     /// knows what these bytes mean. A damaged one has none.
     pub operations: BTreeMap<TxnId, Vec<u8>>,
+    /// Data space that it has lent to others, or they to it.
+    pub loans: Loans,
+}
+
+/// Runs of data blocks, by the other shard, the zone and the first block: blocks, and the sequence
+/// of the loan.
+pub type LentRuns = BTreeMap<(ShardId, PagId, PagBlock), (u64, u32)>;
+
+/// Data space that a shard has lent to others, or they to it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Loans {
+    /// What it has lent.
+    pub given: LentRuns,
+    /// What it has of others.
+    pub had: LentRuns,
 }
 
 /// A point in which two shards do not agree.
@@ -87,11 +103,31 @@ pub enum Disagreement {
         /// The number of names that were found.
         found: u32,
     },
+    /// A shard has data blocks of another one, which has not lent it these.
+    NotLent(LentBlocks),
+    /// A shard has lent data blocks, and the other one does not have them, though it has others of
+    /// the same loan, or of a later one.
+    NotBorrowed(LentBlocks),
+}
+
+/// Data blocks that one of two shards says were lent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct LentBlocks {
+    /// The shard of their zone.
+    pub lender: ShardId,
+    /// The shard that has them, or should.
+    pub borrower: ShardId,
+    /// Their zone.
+    pub pag: PagId,
+    /// The first of them.
+    pub start: PagBlock,
+    /// How many they are.
+    pub blocks: u64,
 }
 
 impl Disagreement {
     /// One of each kind says what it is: its name, what is wrong, and what to do.
-    pub const CATALOGUE: [(&'static str, &'static str, &'static str); 7] = [
+    pub const CATALOGUE: [(&'static str, &'static str, &'static str); 9] = [
         (
             "UnknownShard",
             "a name leads to a metadata server that there is none of",
@@ -129,6 +165,18 @@ impl Disagreement {
             "an inode counts other names at other servers than there are",
             "copy the file, and remove all its names",
         ),
+        (
+            "NotLent",
+            "a server has data blocks of another one, which has not lent it these: both may write \
+             there",
+            "the metadata of one of both servers are older: restore both from backups of one moment",
+        ),
+        (
+            "NotBorrowed",
+            "a server has lent data blocks to another one, which does not have them",
+            "the metadata of one of both servers are older: restore both from backups of one \
+             moment; until then the blocks are not used",
+        ),
     ];
 
     /// Its place in [`Disagreement::CATALOGUE`].
@@ -141,6 +189,8 @@ impl Disagreement {
             Disagreement::SecondName(_) => 4,
             Disagreement::DirectoryWithoutName { .. } => 5,
             Disagreement::WrongCount { .. } => 6,
+            Disagreement::NotLent(_) => 7,
+            Disagreement::NotBorrowed(_) => 8,
         }]
     }
 
@@ -166,6 +216,9 @@ impl Disagreement {
                 [ino.shard(), parent.shard()].into()
             }
             Disagreement::WrongCount { ino, .. } => [ino.shard()].into(),
+            Disagreement::NotLent(it) | Disagreement::NotBorrowed(it) => {
+                [it.lender, it.borrower].into()
+            }
         }
     }
 }
@@ -197,7 +250,20 @@ impl fmt::Display for Disagreement {
                     "inode {ino} counts {counted} names on other shards, and {found} are there"
                 )
             }
+            Disagreement::NotLent(it) => {
+                write!(f, "shard {} has {it}, which has not lent it these", it.borrower)
+            }
+            Disagreement::NotBorrowed(it) => {
+                write!(f, "shard {} does not have {it}, which has lent it these", it.borrower)
+            }
         }
+    }
+}
+
+impl fmt::Display for LentBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LentBlocks { lender, pag, start, blocks, .. } = self;
+        write!(f, "{blocks} blocks from {start} on of data zone {pag} of shard {lender}")
     }
 }
 
@@ -231,7 +297,40 @@ pub fn across(
             false => Disagreement::UnknownShard(name),
         });
     }
+    for (lender, borrower) in shards.iter().flat_map(|one| shards.iter().map(move |it| (one, it))) {
+        compare_loans(lender, borrower, &mut out);
+    }
     out
+}
+
+/// Compares what one shard has lent to another with what that has of it. The borrower may not have
+/// entered the last loan yet.
+fn compare_loans(lender: &ShardNames, borrower: &ShardNames, out: &mut BTreeSet<Disagreement>) {
+    let of = |runs: &LentRuns, other: ShardId| -> LentRuns {
+        let meant = runs.iter().filter(|((shard, ..), _)| *shard == other);
+        meant.map(|(&(_, pag, start), &run)| ((other, pag, start), run)).collect()
+    };
+    let given = of(&lender.loans.given, borrower.shard);
+    let had = of(&borrower.loans.had, lender.shard);
+    let last = had.values().map(|(_, sequence)| *sequence).max().unwrap_or(0);
+    let blocks = |pag, start, blocks| LentBlocks {
+        lender: lender.shard,
+        borrower: borrower.shard,
+        pag,
+        start,
+        blocks,
+    };
+    for (&(_, pag, start), &run) in &given {
+        let is_had = had.get(&(lender.shard, pag, start)) == Some(&run);
+        if !is_had && run.1 != last.saturating_add(1) {
+            out.insert(Disagreement::NotBorrowed(blocks(pag, start, run.0)));
+        }
+    }
+    for (&(_, pag, start), &run) in &had {
+        if given.get(&(borrower.shard, pag, start)) != Some(&run) {
+            out.insert(Disagreement::NotLent(blocks(pag, start, run.0)));
+        }
+    }
 }
 
 /// Compares an inode with its names.
@@ -301,6 +400,7 @@ mod tests {
             ],
             guests: vec![guest(ino(0, 9), DIR, Outside::Parent(ino(1, 1)))],
             operations: BTreeMap::new(),
+            loans: Loans::default(),
         };
         let one = ShardNames {
             shard: ShardId(1),
@@ -310,6 +410,7 @@ mod tests {
                 guest(ino(1, 2), FILE, Outside::Names(2)),
             ],
             operations: BTreeMap::new(),
+            loans: Loans::default(),
         };
         [zero, one]
     }
@@ -390,10 +491,58 @@ mod tests {
         check(ino(1, 2), none, &wrong(2, 0));
     }
 
+    /// The sound shards; shard 0 has lent what is given, and shard 1 has what is had.
+    fn with_loans(given: &[(u64, u64, u32)], had: &[(u64, u64, u32)]) -> [ShardNames; 2] {
+        let mut shards = sound();
+        let run = |other: u8, &(start, len, sequence): &(u64, u64, u32)| {
+            ((ShardId(other), PagId(4), PagBlock(start)), (len, sequence))
+        };
+        shards[0].loans.given = given.iter().map(|it| run(1, it)).collect();
+        shards[1].loans.had = had.iter().map(|it| run(0, it)).collect();
+        shards
+    }
+
+    #[test]
+    fn only_the_last_loan_may_be_missing_at_its_borrower() {
+        let found = |given: &[(u64, u64, u32)], had: &[(u64, u64, u32)]| {
+            across(&with_loans(given, had), &BTreeMap::new()).into_iter().collect::<Vec<_>>()
+        };
+        let blocks = |start, blocks| LentBlocks {
+            lender: ShardId(0),
+            borrower: ShardId(1),
+            pag: PagId(4),
+            start: PagBlock(start),
+            blocks,
+        };
+        let both = [(1, 5, 1), (9, 2, 1), (20, 7, 2)];
+        assert_eq!(found(&both, &both), []);
+        assert_eq!(found(&both, &both[..2]), [], "the last one is not entered yet");
+        assert_eq!(found(&both[..2], &[]), []);
+        let lost = Disagreement::NotBorrowed(blocks(9, 2));
+        assert_eq!(found(&both, &[both[0], both[2]]), [lost.clone()]);
+        assert_eq!(found(&both[..2], &both[..1]), [lost], "a part of the last one");
+        assert_eq!(found(&both, &[]), [Disagreement::NotBorrowed(blocks(20, 7))]);
+        assert_eq!(found(&both[..2], &both), [Disagreement::NotLent(blocks(20, 7))]);
+        let longer = [(1, 6, 1)];
+        let wanted = [Disagreement::NotLent(blocks(1, 6)), Disagreement::NotBorrowed(blocks(1, 5))];
+        assert_eq!(found(&both[..1], &longer), wanted);
+        assert_eq!(
+            wanted[0].to_string(),
+            "shard 1 has 6 blocks from 1 on of data zone 4 of shard 0, which has not lent it these"
+        );
+    }
+
     #[test]
     fn disagreement_names_its_kind_and_both_shards() {
         let name = name(root(), "there", ino(1, 1), DIR);
         let parent = ino(2, 5);
+        let lent = LentBlocks {
+            lender: ShardId(3),
+            borrower: ShardId(2),
+            pag: PagId(4),
+            start: PagBlock(1),
+            blocks: 5,
+        };
         let all = [
             (Disagreement::UnknownShard(name.clone()), "UnknownShard", &[0, 1][..]),
             (Disagreement::NameWithoutInode(name.clone()), "NameWithoutInode", &[0, 1]),
@@ -410,6 +559,8 @@ mod tests {
                 "WrongNamesElsewhere",
                 &[1],
             ),
+            (Disagreement::NotLent(lent), "NotLent", &[2, 3]),
+            (Disagreement::NotBorrowed(lent), "NotBorrowed", &[2, 3]),
         ];
         for (place, (one, kind, shards)) in all.iter().enumerate() {
             let named: Vec<u8> = one.shards().into_iter().map(|shard| shard.0).collect();

@@ -411,6 +411,9 @@ pub(super) fn table(name: TreeName) -> Option<&'static str> {
         TreeName::Intents => {
             "what this shard had agreed on with others: an operation may have happened on some of them only"
         }
+        TreeName::Lent => {
+            "which data blocks this shard has lent to others, or they to it: blocks of nobody stay as they are"
+        }
         TreeName::Chunks
         | TreeName::Moved
         | TreeName::Orphans

@@ -46,6 +46,9 @@ mod journal_tests;
 mod label_tests;
 mod labels;
 mod layouts;
+mod lent;
+#[cfg(test)]
+mod lent_tests;
 mod links;
 mod lmap;
 mod lost;
@@ -77,7 +80,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use env::{Env, LocalFuture};
 use types::{ClientId, Ino, MetaBlock, PagId, ShardId};
 
-pub use across::{Disagreement, ForeignName, Guest, ShardNames, across};
+pub use across::{Disagreement, ForeignName, Guest, LentBlocks, Loans, ShardNames, across};
 pub use lost::Lost;
 pub use problem::{Problem, ProblemKind, Severity, Subject};
 pub use repair::{Repaired, repair};

@@ -156,6 +156,7 @@ pub(super) fn object_of_another_shard_is_found() {
 pub(super) const HERE: &[fn()] = &[
     super::intents::tests::senseless_intents_are_found,
     super::outside_tests::senseless_entries_are_found_and_removed,
+    super::lent_tests::senseless_loans_are_found_and_left,
     senseless_object_records_are_found,
     senseless_lists_of_targets_are_found,
     file_of_a_target_without_a_record_is_reported_and_left,

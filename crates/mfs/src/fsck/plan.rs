@@ -89,10 +89,11 @@ pub(super) enum TreeName {
     OwedFences,
     Intents,
     Outside,
+    Lent,
 }
 
 impl TreeName {
-    const ALL: [(RootLocation, TreeName); 18] = [
+    const ALL: [(RootLocation, TreeName); 19] = [
         (trees::CHUNKS.location(), TreeName::Chunks),
         (trees::MOVED.location(), TreeName::Moved),
         (trees::ORPHANS.location(), TreeName::Orphans),
@@ -111,6 +112,7 @@ impl TreeName {
         (trees::OWED_FENCES.location(), TreeName::OwedFences),
         (trees::INTENTS.location(), TreeName::Intents),
         (trees::OUTSIDE.location(), TreeName::Outside),
+        (trees::LENT.location(), TreeName::Lent),
     ];
 
     /// The tree with this root.

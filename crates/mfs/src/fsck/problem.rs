@@ -200,13 +200,16 @@ kinds! {
         "a segment by which its file maps more than it counts is cut to that; then the file that was changed last keeps the block, at the same time that of the lower number; the other has a hole there";
     /// One data block with two owners, not both files.
     DoubleDataBlock = Error, "a data block has two owners",
-        "a file keeps it before space that was given up, that before a pool, that before free space";
+        "a file keeps it before space that was given up, that before a pool, that before free space; all but a file lose it to another server, and of that and a file both stay";
     /// A data block outside its zone, or on the label.
     OutsideDataBlock = Error, "a data block lies outside its data zone",
         "what lies outside is taken out: a file has a hole there; a zone that is not in the table is entered, as the label of its device says, and if that is not to be had nothing is done about data; what lies in a zone that never was is removed";
     /// A data block that nobody owns.
     LostDataBlock = Warning, "a data block belongs to nobody",
-        "it becomes free";
+        "it becomes free; where servers have lent each other space it stays, as another one may have it";
+    /// An entry of the tree of lent space that cannot be.
+    BadLoan = Error, "what is kept of data space that servers have lent to each other makes no sense",
+        "nothing: no block becomes free of which another server may have files; backups of both servers, of one moment, have what should be here";
     /// The counts of a data zone or of the inodes are wrong.
     WrongCount = Warning, "a count is wrong",
         "it is counted anew";

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use types::{ClientId, FileKind, Ino, PagBlock, PagId, Segment};
+use types::{ClientId, FileKind, Ino, PagBlock, PagId, Segment, ShardId};
 
 use super::plan::{Fix, TreeName};
 use super::{Check, ProblemKind, Subject};
@@ -12,6 +12,7 @@ use crate::format::space::{
 };
 use crate::trees::{FREE, FREED, PAGS, POOLS, SEGMENTS};
 use engine::error::StoreError;
+use engine::format::features::Feature;
 
 /// Who owns a run of data blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -20,6 +21,8 @@ pub(super) enum Owner {
     Pool(ClientId),
     File(Ino),
     Freed(Ino),
+    /// This shard has lent it to that one; of a zone of another shard: that one has not lent it.
+    Lent(ShardId),
 }
 
 /// A run of data blocks with its owner, in 24 bytes: there is one for each segment.
@@ -50,6 +53,7 @@ impl Piece {
             Owner::Pool(client) => (1, client.0),
             Owner::File(ino) => (2, ino.0),
             Owner::Freed(ino) => (3, ino.0),
+            Owner::Lent(shard) => (4, u64::from(shard.0)),
         };
         let fits = start < START_END && len < START_END;
         fits.then_some(Piece {
@@ -85,7 +89,8 @@ impl Piece {
             0 => Owner::Free,
             1 => Owner::Pool(ClientId(self.who)),
             2 => Owner::File(Ino(self.who)),
-            _ => Owner::Freed(Ino(self.who)),
+            3 => Owner::Freed(Ino(self.who)),
+            _ => Owner::Lent(ShardId(self.who as u8)),
         }
     }
 
@@ -122,6 +127,7 @@ impl Check {
             // Its nodes have owners, at least.
             return self.doomed(&pags).await;
         }
+        self.lent(&pags).await?;
         let mut pieces = std::mem::take(&mut self.pieces);
         pieces.sort_unstable();
         self.count_pieces(&pieces);
@@ -135,6 +141,7 @@ impl Check {
                     self.compare_zone(pag, record, mine);
                     self.pag(pag, record, mine);
                 }
+                ZoneKind::Borrowed => self.pag(pag, record, mine),
                 ZoneKind::Target => self.target_zone(pag, record, mine),
             }
             rest = after;
@@ -308,6 +315,7 @@ impl Check {
                 Owner::Pool(_) => &mut counts.pooled,
                 Owner::File(_) => &mut counts.mapped,
                 Owner::Freed(_) => &mut counts.freed,
+                Owner::Lent(_) => continue,
             };
             *sum = sum.saturating_add(piece.len());
         }
@@ -380,7 +388,10 @@ impl Check {
     fn lost_data(&mut self, pag: PagId, from: u64, to: u64) {
         let detail = format!("{} blocks", to - from);
         self.found(ProblemKind::LostDataBlock, Subject::Data(pag, PagBlock(from)), detail);
-        self.plan.add(Fix::AddFree(pag, from, to - from));
+        // What is kept of loans may be lost: the blocks may hold files of another shard.
+        if !self.features.has(Feature::LENT_SPACE) {
+            self.plan.add(Fix::AddFree(pag, from, to - from));
+        }
     }
 
     fn overlap(&mut self, piece: &Piece, other: Option<Piece>) {
@@ -389,6 +400,12 @@ impl Check {
         let kind = if files { ProblemKind::SharedDataBlock } else { ProblemKind::DoubleDataBlock };
         let detail = format!("{:?} and {:?}", piece.owner(), other.owner());
         self.found(kind, piece.subject(), detail);
-        self.plan.add(Fix::Overlap(other, *piece));
+        // Whose a block is that a file has, and another shard, too, this shard cannot tell.
+        let certain = |owner| matches!(owner, Owner::Lent(_) | Owner::File(_));
+        let is_lent = |owner| matches!(owner, Owner::Lent(_));
+        let (one, two) = (piece.owner(), other.owner());
+        if !((is_lent(one) || is_lent(two)) && certain(one) && certain(two)) {
+            self.plan.add(Fix::Overlap(other, *piece));
+        }
     }
 }

@@ -1223,14 +1223,14 @@ fn every_kind_is_planted_found_and_repaired_or_left_as_documented() {
     for (blocks, size) in small.into_iter().chain([(WORLDS[1], SlotSize::Bytes512)]) {
         BLOCKS.set(blocks);
         SLOTS.set(size);
-        HERE.iter().chain(super::objects_tests::HERE).for_each(|plant| plant());
+        [HERE, super::objects_tests::HERE].concat().iter().for_each(|plant| plant());
     }
     BLOCKS.set(WORLDS[0]);
     SLOTS.set(SlotSize::Bytes512);
     ELSEWHERE.iter().for_each(|plant| plant());
-    use ProblemKind::{DamagedLog, ForeignNumber, MissingTarget, OtherSlots};
+    use ProblemKind::{BadLoan, DamagedLog, ForeignNumber, MissingTarget, OtherSlots};
     for &kind in ProblemKind::ALL {
-        let left = [DamagedLog, ForeignNumber, MissingTarget, OtherSlots].contains(&kind);
+        let left = [BadLoan, DamagedLog, ForeignNumber, MissingTarget, OtherSlots].contains(&kind);
         let outcome = SETTLED.with(|all| all.borrow().get(&kind).copied());
         assert_eq!(outcome, Some(if left { Outcome::Left } else { Outcome::Repaired }), "{kind:?}");
         assert_eq!(left, kind.repair().starts_with("nothing:"), "{kind:?}");

@@ -8,6 +8,9 @@
 //! - the size is also unknown where there is no label and the runs do not confirm the table;
 //! - an object target has no label here, and nothing in it has an owner here: targets are neither
 //!   compared nor named;
+//! - a zone of another shard, which has lent blocks of it, is not compared with its label: that
+//!   shard does it;
+//! - where space may be lent, no zone counts as one that never existed;
 //! - a zone never existed if neither the table nor the caller names it, and the caller names every
 //!   zone of the table, which has some. A zone with both files and other space did exist.
 
@@ -17,6 +20,7 @@ use super::plan::Fix;
 use super::space::{Owner, Piece, Zones};
 use super::{Check, ProblemKind, Subject};
 use crate::format::space::{PagRecord, ZoneKind};
+use engine::format::features::Feature;
 
 impl Check {
     /// Compares a zone's line in the table with its label, and with the runs in it.
@@ -54,6 +58,9 @@ impl Check {
 
     /// Did a zone without a record, in which these pieces lie, never exist?
     pub(super) fn never_existed(&self, pag: PagId, table: &Zones, pieces: &[Piece]) -> bool {
+        if self.features.has(Feature::LENT_SPACE) {
+            return false;
+        }
         let named = |pag: &PagId| self.labels.has_device(*pag);
         let files = pieces.iter().filter(|piece| matches!(piece.owner(), Owner::File(_))).count();
         let mixed = files > 0 && files < pieces.len();

@@ -19,6 +19,7 @@ use crate::layouts::LayoutAhead;
 use crate::mkfs::{FormatOptions, PagFormat};
 use crate::names::{MapLimits, NewInode};
 use crate::open::OpenOptions;
+use crate::space::Loan;
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::error::Stop;
@@ -114,6 +115,9 @@ pub(super) fn make(golden: &Golden) -> Devices {
         if features.has(Feature::SHARDS) {
             run(&mfs, intents).await;
             run(&mfs, outside).await;
+        }
+        if features.has(Feature::LENT_SPACE) {
+            run(&mfs, loans).await;
         }
         mfs.close().await.unwrap();
         let mfs = Mfs::open(&env, &disks, options()).await.unwrap();
@@ -244,6 +248,18 @@ fn intents(txn: &mut Txn<'_>) -> Result<(), Stop> {
         txn.intents().put(id, &Entry { part: Part::Worker, ..entry }, Some(b"an operation"))?;
     }
     Ok(())
+}
+
+/// Lends space to two shards, and takes some of a third one.
+fn loans(txn: &mut Txn<'_>) -> Result<(), Stop> {
+    for (shard, sequence) in [(0, 1), (1, 1), (0, 2)] {
+        txn.space().lend(ShardId(shard), sequence, 10)?;
+    }
+    let zone = PagFormat::whole(PagId(60), Uuid([60; 16]), 5000);
+    let runs = vec![(PagBlock(1), 20), (PagBlock(700), 1)];
+    txn.space().borrow(ShardId(0), 1, &Loan { zone, runs })?;
+    let client = txn.new_client(b"a borrower")?;
+    txn.space().grant(client, Some(PagId(60)), 7).map(drop)
 }
 
 /// The `n`-th inode of another shard.

@@ -11,6 +11,7 @@
 mod dump;
 mod faults;
 mod intents;
+mod loans;
 mod objects;
 mod outside;
 mod planted;
@@ -116,6 +117,8 @@ fn in_use(txn: &mut Txn<'_>) -> Result<BTreeSet<&'static str>, Stop> {
     let mut out: BTreeSet<_> = sizes.filter_map(Feature::name).collect();
     let shared = intents::describe(txn)?;
     out.extend(Feature::SHARDS.name().filter(|_| !shared.is_empty()));
+    let has_loans = !loans::describe(txn)?.is_empty();
+    out.extend(Feature::LENT_SPACE.name().filter(|_| has_loans));
     out.extend((!outside::describe(txn)?.is_empty()).then_some(OUTSIDE));
     for dir in directories(txn)? {
         let mapped = txn.names().locate_live(dir)?.1.map() != 0;
@@ -406,7 +409,10 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
         }
         // These are only planted, as other operations are none of such files and trees.
         33 => objects::toggle(txn, e, 1 + f)?,
-        34 => intents::step(txn, e, f)?,
+        34 => {
+            loans::step(txn)?;
+            intents::step(txn, e, f)?;
+        }
         35 => outside::step(txn, (dir, &name), e, f)?,
         _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,
     }
@@ -482,7 +488,7 @@ async fn dump(mfs: &Mfs) -> String {
         }
         writeln!(out, "{:?}", txn.space().pags()?).unwrap();
         writeln!(out, "doomed {:?}", txn.space().doomed(objects::TARGET, 99)?).unwrap();
-        Ok(out + &intents::describe(txn)? + &outside::describe(txn)?)
+        Ok(out + &loans::describe(txn)? + &intents::describe(txn)? + &outside::describe(txn)?)
     });
     read.await.unwrap().0
 }

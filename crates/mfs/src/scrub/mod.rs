@@ -32,7 +32,7 @@ use crate::format::xattr::BLOB_MAX;
 use crate::fsck::{Problem, ProblemKind, Subject};
 use crate::handle::Mfs;
 use crate::trees::{
-    CHUNKS, FREE, FREED, FROZEN, INTENTS, MOVED, NAMESPACE, ORPHANS, OUTSIDE, PAGS, POOLS,
+    CHUNKS, FREE, FREED, FROZEN, INTENTS, LENT, MOVED, NAMESPACE, ORPHANS, OUTSIDE, PAGS, POOLS,
     QUARANTINES, SEGMENTS,
 };
 use crate::txn::Txn;
@@ -150,6 +150,7 @@ impl Scrub<'_> {
         self.tree(QUARANTINES, |_, _| {}).await?;
         self.tree(FROZEN, |_, _| {}).await?;
         self.tree(INTENTS, |_, _| {}).await?;
+        self.tree(LENT, |_, _| {}).await?;
         self.clients().await?;
         self.segments().await?;
         self.lists().await?;

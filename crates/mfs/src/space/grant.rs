@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 
 use types::{ClientId, Fault, PagBlock, PagId};
 
+use super::lent::LOAN_RUNS;
 use super::pags::PagState;
 use super::runs::FreeRun;
 use super::view::Space;
+use crate::format::space::ZoneKind;
 use engine::error::Stop;
 
 /// Free runs that are examined for one grant.
@@ -144,6 +146,14 @@ impl Space<'_, '_> {
         });
     }
 
+    /// At most [`LOAN_RUNS`] of the largest free runs that a look from the beginning finds.
+    pub(super) fn largest_runs(&self, pag: PagId) -> Result<Vec<FreeRun>, Stop> {
+        let mut runs: Vec<FreeRun> = self.look(pag, 0)?.into_iter().map(|it| it.run).collect();
+        runs.sort_unstable_by_key(|&(start, len)| (u64::MAX - len, start));
+        runs.truncate(LOAN_RUNS);
+        Ok(runs)
+    }
+
     /// Free runs at and after `cursor`, the first of them perhaps from its middle on; then from the
     /// beginning.
     fn look(&self, pag: PagId, cursor: u64) -> Result<Vec<Piece>, Stop> {
@@ -163,7 +173,8 @@ impl Space<'_, '_> {
 }
 
 /// The PAG for a grant: the hint; else the first, from the client's own on, with room for all of
-/// it; else the first with any free blocks. Never one of `without`, or one that grants nothing.
+/// it; else the first with any free blocks. One of which another shard has lent blocks comes after
+/// the others. Never one of `without`, or one that grants nothing.
 fn choose(
     pags: &[PagState],
     client: ClientId,
@@ -174,9 +185,10 @@ fn choose(
     let first = (client.0 % pags.len().max(1) as u64) as usize;
     let usable = |pag: &&PagState| pag.state.grants() && !without.contains(&pag.id);
     let round = || pags[first..].iter().chain(&pags[..first]).filter(usable);
+    let own = || round().filter(|pag| pag.kind != ZoneKind::Borrowed);
     let hinted = round().find(|pag| Some(pag.id) == hint && pag.free > 0);
-    let roomy = || round().find(|pag| pag.free >= blocks);
-    let any = || round().find(|pag| pag.free > 0);
+    let roomy = || own().chain(round()).find(|pag| pag.free >= blocks);
+    let any = || own().chain(round()).find(|pag| pag.free > 0);
     hinted.or_else(roomy).or_else(any).map(|pag| pag.id)
 }
 

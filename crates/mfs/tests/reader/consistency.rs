@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::device::BLOCK;
 use crate::image::{Image, NamedInode, Outside, Subtree};
 use crate::inode::{INODE, Inode, Kind, Slot};
-use crate::superblock::{LAYOUT_BLOCKS, SHARDS};
+use crate::superblock::{LAYOUT_BLOCKS, LENT_SPACE, SHARDS};
 
 /// Panics where two parts of the file system contradict each other.
 pub fn check(image: &Image) {
@@ -167,10 +167,15 @@ fn objects(image: &Image, inodes: &[&Inode]) {
     assert!(doomed.iter().all(|(target, _)| is_target(target)));
 }
 
-/// Every data block except the label has exactly one user (10).
+/// Every data block except the label has exactly one user (10), which may be another shard. In a
+/// zone of another shard that holds for the blocks that it has lent.
 fn data_space(image: &Image, inodes: &[&Inode]) {
     let (free, freed, pools) =
         (image.free().unwrap(), image.freed().unwrap(), image.pools().unwrap());
+    let lent = image.lent().unwrap();
+    assert!(lent.is_empty() || image.superblock.has(LENT_SPACE));
+    let own = u64::from(image.superblock.shard);
+    assert!(lent.iter().all(|(run, sequence)| run.client != own && *sequence > 0));
     for pag in image.pags().unwrap() {
         if pag.target {
             // Nothing of it is in the other trees, and nothing is counted.
@@ -186,6 +191,21 @@ fn data_space(image: &Image, inodes: &[&Inode]) {
             runs.into_iter().flatten().map(|run| (run.start, run.len)).collect();
         let segments = inodes.iter().flat_map(|inode| &inode.segments);
         all.extend(segments.filter(|segment| segment.pag == pag.id).map(|s| (s.addr, s.len)));
+        let lent = lent.iter().filter(|(run, _)| run.pag == pag.id);
+        let mut lent: Vec<(u64, u64)> = lent.map(|(run, _)| (run.start, run.len)).collect();
+        if pag.borrowed {
+            // What lies between them is the other shard's.
+            lent.push((pag.blocks, 0));
+            let mut at = 1;
+            for (start, len) in lent {
+                assert!(start >= at, "zone {}: a block was lent twice", pag.id);
+                all.push((at, start - at));
+                at = start + len;
+            }
+            all.retain(|&(_, len)| len > 0);
+        } else {
+            all.extend(lent);
+        }
         all.sort_unstable();
         let end = all.iter().fold(1, |at, &(start, len)| {
             assert_eq!(start, at, "zone {}: a block has two users, or none", pag.id);

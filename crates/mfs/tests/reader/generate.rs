@@ -144,6 +144,9 @@ fn make_in(world: &SimWorld, plan: Plan, each: u64) -> Vec<SimDisk> {
         let client = run(&mfs, |txn| txn.new_client(&[b'c'; 4000])).await;
         run(&mfs, |txn| txn.new_client(b"")).await;
         one_of_each_kind(&mfs, client).await;
+        if plan.inline {
+            loans(&mfs, client).await;
+        }
         fragmented(&mfs, client).await;
         let mut cuts = Vec::new();
         let mut random = RandomOperations::new(client, run(&mfs, |txn| Ok(txn.root_dir())).await);
@@ -276,6 +279,21 @@ fn objects(txn: &mut Txn<'_>, dir: Ino, client: ClientId) -> Result<(), Stop> {
         }
     }
     Ok(())
+}
+
+/// Lends space to other shards, and takes a zone of another one, of which a client gets blocks.
+async fn loans(mfs: &Mfs, client: ClientId) {
+    mfs.add_lent_space().await.unwrap();
+    for (shard, sequence) in [(77, 1), (78, 1), (77, 2)] {
+        run(mfs, |txn| txn.space().lend(ShardId(shard), sequence, 100)).await;
+    }
+    let zone = PagFormat::whole(PagId(60), Uuid([60; 16]), 900);
+    for (sequence, runs) in [(1, vec![(1, 50), (100, 7)]), (2, vec![(51, 20), (880, 20)])] {
+        let runs = runs.into_iter().map(|(start, len)| (PagBlock(start), len)).collect();
+        let loan = redbud_mfs::Loan { zone, runs };
+        run(mfs, |txn| txn.space().borrow(ShardId(79), sequence, &loan)).await;
+    }
+    run(mfs, |txn| txn.space().grant(client, Some(zone.id), 12)).await;
 }
 
 /// Makes files of few and many segments, mapped in random order; then unmaps the middle of each.
@@ -450,6 +468,7 @@ pub fn store_contents(disk: &SimDisk, log: Option<&SimDisk>) -> Contents {
                 blocks: pag.total + 1,
                 state: pag.state.number() as u8,
                 target: pag.kind == ZoneKind::Target,
+                borrowed: pag.kind == ZoneKind::Borrowed,
                 free: pag.free,
                 freed: pag.freed,
             };

@@ -7,8 +7,8 @@ use crate::Image;
 use crate::device::{u16_at, u32_at, u64_at};
 use crate::image::{ForeignName, NamedInode, Outside, Subtree};
 use crate::inode::{Inode, Kind, Object, Slot};
-use crate::space::Intent;
-use crate::superblock::{OBJECT_FILES, SHARDS};
+use crate::space::{Intent, Run};
+use crate::superblock::{LENT_SPACE, OBJECT_FILES, SHARDS};
 
 /// Expands compressed golden images; `crates/mfs/src/golden/compression.rs` describes the format.
 pub fn expand(mut bytes: &[u8]) -> Vec<u8> {
@@ -102,7 +102,7 @@ fn elsewhere(image: &Image, subtrees: &[Subtree], out: &mut String) {
 }
 
 /// Describes a log that is external, what targets have still to do, operations of several shards,
-/// and the numbers that a shard other than 0 issued.
+/// lent space, and the numbers that a shard other than 0 issued.
 fn unusual(image: &Image, out: &mut String) {
     let superblock = &image.superblock;
     if superblock.is_external() {
@@ -128,6 +128,12 @@ fn unusual(image: &Image, out: &mut String) {
                  bytes {sum:08x}"
             )
             .unwrap();
+        }
+    }
+    if superblock.has(LENT_SPACE) {
+        for (run, loan) in image.lent().unwrap() {
+            let Run { pag, start, len, client: shard } = run;
+            writeln!(out, "lent {pag}:{start} {len} shard {shard} loan {loan}").unwrap();
         }
     }
     if superblock.shard != 0 {

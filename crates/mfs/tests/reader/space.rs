@@ -4,8 +4,8 @@ use crate::Image;
 use crate::device::{BITMAP, BLOCK, Error, HEADER, REPLIES, big, u16_at, u32_at, u64_at};
 use crate::inode::DESCRIPTION;
 use crate::tree::{
-    CLIENTS, DOOMED, Entry, FREE, FREED, INTENTS, OWED_FENCES, PAGS, POOLS, REPLIES as REPLY_TREE,
-    SETTINGS, Tree,
+    CLIENTS, DOOMED, Entry, FREE, FREED, INTENTS, LENT, OWED_FENCES, PAGS, POOLS,
+    REPLIES as REPLY_TREE, SETTINGS, Tree,
 };
 
 /// A data zone.
@@ -21,6 +21,8 @@ pub struct Pag {
     pub state: u8,
     /// It is an object target.
     pub target: bool,
+    /// It is another shard's.
+    pub borrowed: bool,
     pub free: u64,
     pub freed: u64,
 }
@@ -68,6 +70,7 @@ impl Image {
             blocks: u64_at(value, 40) & ((1 << 48) - 1),
             state: value[46],
             target: value[47] == 1,
+            borrowed: value[47] == 2,
             free: u64_at(value, 48),
             freed: u64_at(value, 56),
         };
@@ -119,6 +122,17 @@ impl Image {
         let key = (1 << 31) + u64::from(target);
         let found = self.settings()?.into_iter().find(|setting| setting.0 == key);
         Ok(found.map_or_else(Vec::new, |(_, address)| address))
+    }
+
+    /// What this shard has lent, or others to it: runs, each with the number of the other shard in
+    /// place of a client, and the sequence of the loan.
+    pub fn lent(&self) -> Result<Vec<(Run, u32)>, Error> {
+        let run = |(key, value): &Entry| {
+            let (pag, start) = (big(&key[..2]) as u16, big(&key[2..]));
+            let run = Run { pag, start, len: u64_at(value, 0), client: value[8].into() };
+            (run, u32_at(value, 9))
+        };
+        Ok(self.entries(&LENT)?.iter().map(run).collect())
     }
 
     pub fn free(&self) -> Result<Vec<Run>, Error> {

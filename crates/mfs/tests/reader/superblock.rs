@@ -16,7 +16,8 @@ pub const LAYOUT_BLOCKS: u8 = 5;
 const EXTERNAL_LOG: u8 = 6;
 pub const OBJECT_FILES: u8 = 7;
 pub const SHARDS: u8 = 8;
-const KNOWN: u64 = 0x1ff;
+pub const LENT_SPACE: u8 = 9;
+const KNOWN: u64 = 0x3ff;
 
 #[derive(Debug)]
 pub struct Superblock {

@@ -14,12 +14,14 @@ use types::{Fault, FileBlock, FileKind, Ino, PagBlock, PagId, Segment};
 use super::{Change, Done, Fixer};
 use crate::format::segment::{behind_block_0, decode_item, ino_of_key};
 use crate::format::slot::Slot;
-use crate::format::space::{FreedRun, PagRecord, decode_run_key, pag_key, pool_key, run_key};
+use crate::format::space::{
+    FreedRun, LentRun, PagRecord, decode_run_key, pag_key, pool_key, run_key,
+};
 use crate::fsck::gaps::{Gaps, unmapped};
 use crate::fsck::lost::Loss;
 use crate::fsck::plan::Fix;
 use crate::fsck::space::{Owner, Piece};
-use crate::trees::{FREE, FREED, PAGS, POOLS, SEGMENTS};
+use crate::trees::{FREE, FREED, LENT, PAGS, POOLS, SEGMENTS};
 use crate::txn::Txn;
 use engine::error::{Stop, StoreError};
 
@@ -148,6 +150,7 @@ fn overlap(txn: &mut Txn<'_>, gaps: &Gaps, a: &Piece, b: &Piece) -> Result<Chang
 
 fn rank(owner: Owner) -> u32 {
     match owner {
+        Owner::Lent(_) => 4,
         Owner::File(_) => 3,
         Owner::Freed(_) => 2,
         Owner::Pool(_) => 1,
@@ -209,6 +212,16 @@ fn cut(
             keep.try_for_each(|(from, to)| {
                 let part = FreedRun { len: to - from, ..freed };
                 FREED.insert(txn, &run_key(pag, from), &part.encode()).map(drop)
+            })?;
+        }
+        Owner::Lent(_) => {
+            let Some(value) = LENT.remove(txn, &run_key(pag, start))? else {
+                return Ok(Vec::new());
+            };
+            let lent = LentRun::decode(&value);
+            keep.try_for_each(|(from, to)| {
+                let part = LentRun { len: to - from, ..lent };
+                LENT.insert(txn, &run_key(pag, from), &part.encode()).map(drop)
             })?;
         }
     }

@@ -12,8 +12,8 @@ use crate::fsck::lost::{Loss, table};
 use crate::fsck::plan::TreeName;
 use crate::space::ALL_FILES;
 use crate::trees::{
-    CHUNKS, CLIENTS, DOOMED, FREE, FREED, FROZEN, INTENTS, MOVED, NAMESPACE, ORPHANS, OUTSIDE,
-    OWED_FENCES, POOLS, QUARANTINES, REPLIES, SEGMENTS, SETTINGS,
+    CHUNKS, CLIENTS, DOOMED, FREE, FREED, FROZEN, INTENTS, LENT, MOVED, NAMESPACE, ORPHANS,
+    OUTSIDE, OWED_FENCES, POOLS, QUARANTINES, REPLIES, SEGMENTS, SETTINGS,
 };
 use engine::btree::{Entry, Tree};
 use engine::cost::Cost;
@@ -60,6 +60,7 @@ impl Fixer {
             TreeName::OwedFences => self.build(OWED_FENCES, true, "list of owed fences").await,
             TreeName::Outside => self.build(OUTSIDE, true, "list of names on other shards").await,
             TreeName::Intents => self.build(INTENTS, true, "tree of intents").await,
+            TreeName::Lent => self.build(LENT, true, "tree of lent space").await,
             TreeName::Settings => self.build(SETTINGS, true, "table of settings").await,
         }
     }

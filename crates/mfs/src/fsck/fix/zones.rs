@@ -64,8 +64,8 @@ impl Fixer {
                 let PagFormat { id, blocks, .. } = *zone;
                 self.change_with_report(|txn| {
                     let record = txn.space().pag(id)?.ok_or(Stop::Fault(Fault::Stale))?;
-                    let PagRecord { state, free, freed, .. } = record;
-                    let record = PagRecord { state, ..PagRecord::new(zone, free, freed) };
+                    let PagRecord { state, kind, free, freed, .. } = record;
+                    let record = PagRecord { state, kind, ..PagRecord::new(zone, free, freed) };
                     PAGS.insert(txn, &pag_key(id), &record.encode())?;
                     Ok(format!("data zone {id} has {blocks} blocks, as its label says"))
                 })

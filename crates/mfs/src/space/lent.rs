@@ -1,0 +1,218 @@
+//! Space that a shard lends to another one, out of its free blocks, and that stays there.
+//!
+//! Invariants:
+//! - what is lent is in no other tree of the lender, and it is in a tree of the borrower from its
+//!   entry on: there it is free, in a pool, mapped or freed as blocks of the borrower's own zones;
+//! - the loans between two shards are numbered from 1 on. The lender has the last one or the
+//!   borrower has all: a loan that the borrower asks for again is the same one;
+//! - a lender keeps an eighth of each zone, and lends nothing that it has borrowed.
+
+use std::collections::BTreeMap;
+
+use types::limits::{BLOCK_U64, PAGS_MAX};
+use types::{Fault, PagBlock, PagId, ShardId};
+
+use super::pags::PagState;
+use super::view::Space;
+use crate::format::space::{
+    LentRun, PagFormat, PagRecord, RUN_KEY, ZoneKind, decode_run_key, pag_key, run_key,
+};
+use crate::handle::Mfs;
+use crate::trees::{LENT, PAGS, insert_zero_entry_of_loans};
+use engine::cost::Cost;
+use engine::error::{Stop, StoreError};
+use engine::format::features::Feature;
+
+/// Runs of one loan at most.
+pub const LOAN_RUNS: usize = 8;
+/// Blocks of a loan, if the lender has plenty.
+const LOAN_BLOCKS: u64 = (64 << 20) / BLOCK_U64;
+/// A lender keeps one part in so many of a zone.
+const KEPT: u64 = 8;
+/// A loan is at most one part in so many of what is free there.
+const SHARE: u64 = 4;
+
+/// Free space that one shard has lent to another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loan {
+    /// The zone, as the lender has it.
+    pub zone: PagFormat,
+    /// First block and length of each run, in order.
+    pub runs: Vec<(PagBlock, u64)>,
+}
+
+impl Space<'_, '_> {
+    /// Lends about `blocks` free blocks of one zone to the shard `to`: more if there is plenty,
+    /// fewer if there is little. With the sequence of the last loan that is the same one again.
+    ///
+    /// # Errors
+    /// `NoSpace`: nothing can be lent. `Invalid`: it is neither the last loan nor the next one, or
+    /// the file system does not have the feature `lent-space`.
+    pub fn lend(&mut self, to: ShardId, sequence: u32, blocks: u64) -> Result<Loan, Stop> {
+        let pags = self.pags()?;
+        let last = self.last_loan(&pags, to, ZoneKind::Blocks)?;
+        if !self.txn.has_feature(Feature::LENT_SPACE) || sequence == 0 || to == self.txn.shard() {
+            return Err(Fault::Invalid.into());
+        }
+        if sequence == last {
+            return self.loan_again(&pags, to, sequence);
+        }
+        if last.checked_add(1) != Some(sequence) {
+            return Err(Fault::Invalid.into());
+        }
+        let lendable = |pag: &PagState| match (pag.kind, pag.state.grants()) {
+            (ZoneKind::Blocks, true) => pag.free.saturating_sub(pag.total.div_ceil(KEPT)),
+            _ => 0,
+        };
+        let pag = pags.iter().max_by_key(|pag| (lendable(pag), std::cmp::Reverse(pag.id)));
+        let pag = pag.filter(|pag| lendable(pag) > 0).ok_or(Stop::Fault(Fault::NoSpace))?;
+        let most = (pag.free / SHARE).max(1).min(lendable(pag));
+        let mut left = blocks.max(LOAN_BLOCKS).min(most);
+        let mut loan = Loan { zone: pag.zone(), runs: Vec::new() };
+        for run in self.largest_runs(pag.id)? {
+            // The end of the run: grants go on at its beginning.
+            let len = run.1.min(left);
+            let start = run.0 + run.1 - len;
+            if len > 0 {
+                self.take_free(pag.id, run, start, len)?;
+                let lent = LentRun { len, shard: to, sequence };
+                LENT.insert(self.txn, &run_key(pag.id, start), &lent.encode())?;
+                loan.runs.push((PagBlock(start), len));
+                left -= len;
+            }
+        }
+        loan.runs.sort_unstable();
+        if loan.runs.is_empty() { Err(Fault::NoSpace.into()) } else { Ok(loan) }
+    }
+
+    /// The loan of this number, which was made.
+    fn loan_again(&mut self, pags: &[PagState], to: ShardId, sequence: u32) -> Result<Loan, Stop> {
+        let (mut id, mut runs) = (None, Vec::new());
+        for (pag, start, lent) in self.lent()? {
+            let is_own = pags.iter().any(|it| it.id == pag && it.kind == ZoneKind::Blocks);
+            if is_own && (lent.shard, lent.sequence) == (to, sequence) {
+                id = Some(pag);
+                runs.push((start, lent.len));
+            }
+        }
+        let zone = pags.iter().find(|pag| Some(pag.id) == id);
+        let zone = zone.ok_or(Stop::Fault(Fault::Corrupt))?.zone();
+        Ok(Loan { zone, runs })
+    }
+
+    /// Enters what the shard `from` has lent: the runs become free here. Does nothing if the loan
+    /// is entered already.
+    ///
+    /// # Errors
+    /// `Invalid`: it is not the next loan, or cannot be; the number is another zone's; or the file
+    /// system does not have the feature `lent-space`. `TooBig`: the table of zones is full.
+    pub fn borrow(&mut self, from: ShardId, sequence: u32, loan: &Loan) -> Result<(), Stop> {
+        let invalid = Err(Stop::Fault(Fault::Invalid));
+        let (pags, zone) = (self.pags()?, &loan.zone);
+        let last = self.last_loan(&pags, from, ZoneKind::Borrowed)?;
+        if (1..=last).contains(&sequence) {
+            return Ok(());
+        }
+        let is_next = last.checked_add(1) == Some(sequence);
+        if !self.txn.has_feature(Feature::LENT_SPACE) || !is_next || !zone.is_possible() {
+            return invalid;
+        }
+        if loan.runs.is_empty() || loan.runs.len() > LOAN_RUNS || from == self.txn.shard() {
+            return invalid;
+        }
+        match pags.iter().find(|pag| pag.id == zone.id || pag.uuid == zone.uuid) {
+            Some(pag) if pag.kind == ZoneKind::Borrowed && pag.zone() == *zone => {}
+            Some(_) => return invalid,
+            None if pags.len() >= PAGS_MAX => return Err(Fault::TooBig.into()),
+            None if self.has_space(zone.id)? => return invalid,
+            None => {
+                let record = PagRecord { kind: ZoneKind::Borrowed, ..PagRecord::new(zone, 0, 0) };
+                PAGS.insert(self.txn, &pag_key(zone.id), &record.encode())?;
+            }
+        }
+        for &(start, len) in &loan.runs {
+            let end = start.0.checked_add(len).filter(|&end| end <= zone.blocks);
+            let Some(end) = end.filter(|_| start.0 > 0 && len > 0) else { return invalid };
+            if self.is_lent(zone.id, start.0, end)? {
+                return invalid;
+            }
+            let lent = LentRun { len, shard: from, sequence };
+            LENT.insert(self.txn, &run_key(zone.id, start.0), &lent.encode())?;
+            self.add_free(zone.id, start.0, len)?;
+        }
+        Ok(())
+    }
+
+    /// The number of the next loan from this shard.
+    ///
+    /// # Errors
+    /// `NoNumbers`: all were used. `Stop` of the blocks read.
+    pub fn next_loan(&mut self, from: ShardId) -> Result<u32, Stop> {
+        let pags = self.pags()?;
+        let last = self.last_loan(&pags, from, ZoneKind::Borrowed)?;
+        last.checked_add(1).ok_or(Stop::Fault(Fault::NoNumbers))
+    }
+
+    /// Every run that this shard has lent, or that was lent to it, by address.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub fn lent(&self) -> Result<Vec<(PagId, PagBlock, LentRun)>, Stop> {
+        let mut out = Vec::new();
+        LENT.for_each(self.txn, &[0; RUN_KEY], |key, value| {
+            let (pag, start) = decode_run_key(key);
+            if start.0 > 0 {
+                out.push((pag, start, LentRun::decode(value)));
+            }
+            true
+        })?;
+        Ok(out)
+    }
+
+    /// For each zone of which blocks were lent, by whichever side: the other shards, each with how
+    /// many blocks that are.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub fn lent_by_zone(&self) -> Result<BTreeMap<PagId, BTreeMap<ShardId, u64>>, Stop> {
+        let mut out = BTreeMap::<PagId, BTreeMap<ShardId, u64>>::new();
+        for (pag, _, lent) in self.lent()? {
+            *out.entry(pag).or_default().entry(lent.shard).or_default() += lent.len;
+        }
+        Ok(out)
+    }
+
+    /// The highest sequence of loans with this shard in zones of this kind; 0: there is none.
+    fn last_loan(&self, pags: &[PagState], with: ShardId, kind: ZoneKind) -> Result<u32, Stop> {
+        let of_kind = |id: PagId| pags.iter().any(|pag| pag.id == id && pag.kind == kind);
+        let lent = self.lent()?.into_iter();
+        let meant = lent.filter(|(pag, _, lent)| lent.shard == with && of_kind(*pag));
+        Ok(meant.map(|(_, _, lent)| lent.sequence).max().unwrap_or(0))
+    }
+
+    /// Is a block of `[start, end)` lent?
+    fn is_lent(&self, pag: PagId, start: u64, end: u64) -> Result<bool, Stop> {
+        let Some((key, value)) = LENT.prev(self.txn, &run_key(pag, end - 1))? else {
+            return Ok(false);
+        };
+        let (of, from) = decode_run_key(&key);
+        Ok(of == pag && from.0 + LentRun::decode(&value).len > start)
+    }
+}
+
+impl Mfs {
+    /// Gives the file system the feature `lent-space`, if it does not have it. The superblocks say
+    /// so before any space is lent.
+    ///
+    /// # Errors
+    /// As [`Mfs::run`].
+    pub async fn add_lent_space(&self) -> Result<(), StoreError> {
+        let features = self.superblock().features;
+        if !features.has(Feature::LENT_SPACE) {
+            self.set_features(features.with(Feature::LENT_SPACE));
+            self.run(Cost::SMALL, insert_zero_entry_of_loans).await?;
+            self.settle().await?;
+        }
+        Ok(())
+    }
+}
