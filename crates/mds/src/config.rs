@@ -51,6 +51,8 @@ pub struct Config {
     pub lease: Duration,
     /// Data zones. Zones that the store knows and this list does not are served without a path.
     pub pags: Vec<PagPlace>,
+    /// Paths on this host of data zones of other servers, which may lend this one blocks of them.
+    pub elsewhere: Vec<(PagId, String)>,
     /// Number of leases that the server keeps; beyond it, the server recalls the coldest ones.
     pub leases_max: usize,
     /// Requests that the server works on at once; `None`: all that there are.
@@ -105,6 +107,7 @@ impl Config {
             listen: listen.to_owned(),
             lease: Duration::from_secs(30),
             pags: Vec::new(),
+            elsewhere: Vec::new(),
             leases_max: LEASES_MAX,
             serve: None,
             scrub_interval: Duration::ZERO,

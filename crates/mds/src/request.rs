@@ -356,6 +356,7 @@ impl Execution {
                 hear(&self.server, &self.session, letters)?;
                 Ok(OpReply::Done {})
             }
+            Op::Lend { .. } => self.lend(op).await,
             Op::Commit { .. } => self.commit(index, op).await,
             Op::Space { .. } => self.space(index, op).await,
             Op::Place { .. } => self.place(index, op).await,

@@ -25,13 +25,16 @@ use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
 /// Highest version of the protocol that this code speaks.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// Lowest version of the protocol that this code speaks.
 pub const VERSION_MIN: u32 = 10;
 
 /// From this version on a server takes [`Op::SwapLayouts`], and a placement with
 /// [`Op::CreateTmpfile`].
 pub const LAYOUT_SWAPS: u32 = 11;
+
+/// From this version on a server takes [`Op::Lend`].
+pub const LENDING: u32 = 12;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
 /// learns what is durable from its next answer, that to a renewal at the latest.
@@ -56,6 +59,10 @@ pub const SHARDS: u64 = 8;
 pub const BLOCK_ZONE: u8 = 0;
 /// [`PagInfo::kind`]: an object storage target, which alone opens its device.
 pub const TARGET_ZONE: u8 = 1;
+/// [`PagInfo::kind`]: a slice of a device that all clients share, of another server, which offers
+/// it, too. Some of its blocks that server has lent to this one. The epoch in the device's label is
+/// the other server's.
+pub const BORROWED_ZONE: u8 = 2;
 
 /// The metadata server, as a session's peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +90,7 @@ wire_struct! {
         pub device: Uuid,
         /// Blocks, block 0 included, which is not used.
         pub blocks: u64,
-        /// [`BLOCK_ZONE`] or [`TARGET_ZONE`].
+        /// [`BLOCK_ZONE`], [`TARGET_ZONE`] or [`BORROWED_ZONE`].
         pub kind: u8,
         /// Of a device its path in the cluster's configuration file, of a target its address.
         pub path: String,
@@ -492,6 +499,12 @@ wire_enum! {
         /// What another metadata server says of operations of both, one after the other. Reply
         /// `Done`: they have come. What they ask for is answered by a `Tell` the other way.
         Tell = 44 { letters: Vec<Letter>, },
+        /// The metadata server of `shard` wants free blocks of another one's data zones, about
+        /// `blocks`, to keep them. `sequence`: 1 for the first loan between the two, and so on; the
+        /// last one again gets the same blocks. Any other number is `Invalid`, and `NoSpace` says
+        /// that there is nothing to lend. Durable before the reply. Version [`LENDING`]. Reply
+        /// `Lent`.
+        Lend = 45 { shard: u8, sequence: u32, blocks: u64, },
     }
 }
 
@@ -546,6 +559,9 @@ wire_enum! {
         Zones = 18 { list: ZoneList, },
         /// The metadata servers, in the order of their numbers.
         Servers = 19 { list: Vec<ServerInfo>, },
+        /// Blocks of one zone that are the asking server's from now on; `start`: the first block of
+        /// the zone on its device.
+        Lent = 20 { zone: PagInfo, start: u64, runs: Vec<PagRun>, },
     }
 }
 

@@ -46,6 +46,7 @@
 //! | SwapLayouts | Attr | change, a step | done | – | – | client | waits |
 //! | Servers | Servers | session | – | – | always | client | served |
 //! | Tell | Done | session | – | – | always | metadata server | served |
+//! | Lend | Lent | session | – | – | always | metadata server | waits |
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
 //!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken,
@@ -210,6 +211,7 @@ pub enum Answer {
     Text,
     Zones,
     Servers,
+    Lent,
 }
 
 impl Op {
@@ -277,9 +279,8 @@ impl Op {
             Op::Evict { .. } | Op::Scrub { .. } => administrator(A::Done),
             Op::Zones {} => Spec { grace: Grace::Served, ..session(A::Zones, NONE, R::Always) },
             Op::Servers {} => Spec { grace: Grace::Served, ..session(A::Servers, NONE, R::Always) },
-            Op::Tell { .. } => {
-                Spec { sender: Sender::Server, ..anybody(A::Done, R::Always, Grace::Served) }
-            }
+            Op::Tell { .. } => server(A::Done, Grace::Served),
+            Op::Lend { .. } => server(A::Lent, Grace::Waits),
             Op::AddZone { .. } | Op::SetZoneState { .. } | Op::ZoneFiles { .. } => {
                 administrator(A::Text)
             }
@@ -349,6 +350,7 @@ impl Op {
             | Op::Why { .. }
             | Op::Zones {}
             | Op::Servers {}
+            | Op::Lend { .. }
             | Op::SetZoneState { .. }
             | Op::ZoneFiles { .. }
             | Op::EndPlacing { .. }
@@ -399,6 +401,11 @@ fn session(answer: Answer, inodes: [Option<Ino>; 2], repeat: Repeat) -> Spec<'st
 #[inline]
 fn anybody(answer: Answer, repeat: Repeat, grace: Grace) -> Spec<'static> {
     Spec { sender: Sender::Anybody, grace, ..session(answer, NONE, repeat) }
+}
+
+#[inline]
+fn server(answer: Answer, grace: Grace) -> Spec<'static> {
+    Spec { sender: Sender::Server, ..anybody(answer, Repeat::Always, grace) }
 }
 
 #[inline]
@@ -465,6 +472,7 @@ impl OpReply {
             OpReply::Text { .. } => Answer::Text,
             OpReply::Zones { .. } => Answer::Zones,
             OpReply::Servers { .. } => Answer::Servers,
+            OpReply::Lent { .. } => Answer::Lent,
         }
     }
 
@@ -500,6 +508,7 @@ impl OpReply {
             | OpReply::Text { .. }
             | OpReply::Zones { .. }
             | OpReply::Servers { .. }
+            | OpReply::Lent { .. }
             | OpReply::Partial { .. }
             | OpReply::StaleReturn { .. } => {}
         }
@@ -539,6 +548,7 @@ impl OpReply {
             | OpReply::Text { .. }
             | OpReply::Zones { .. }
             | OpReply::Servers { .. }
+            | OpReply::Lent { .. }
             | OpReply::Partial { .. }
             | OpReply::StaleReturn { .. } => Changed::default(),
         }

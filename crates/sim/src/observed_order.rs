@@ -87,6 +87,7 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         | Asked::Zones {}
         | Asked::Servers {}
         | Asked::Tell { .. }
+        | Asked::Lend { .. }
         | Asked::AddZone { .. }
         | Asked::SetZoneState { .. }
         | Asked::ZoneFiles { .. } => false,

@@ -78,6 +78,7 @@ impl Core {
             | Op::Zones {}
             | Op::Servers {}
             | Op::Tell { .. }
+            | Op::Lend { .. }
             | Op::AddZone { .. }
             | Op::SetZoneState { .. }
             | Op::ZoneFiles { .. } => {}

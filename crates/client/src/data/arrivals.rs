@@ -10,10 +10,10 @@ use types::{PagId, ServerId};
 /// Zones that are on their way into the table of the disks.
 #[derive(Default)]
 pub(super) struct Arrivals {
-    /// Zones whose devices are being opened.
-    pub opening: RefCell<BTreeSet<PagId>>,
+    /// Zones whose devices are being opened, and of which server.
+    pub opening: RefCell<BTreeSet<(PagId, ServerId)>>,
     /// Zones that cannot be used before the next mount.
-    pub refused: RefCell<BTreeSet<PagId>>,
+    pub refused: RefCell<BTreeSet<(PagId, ServerId)>>,
     pub opened: Notify,
     /// Number of lost zones.
     pub lost: Cell<usize>,

@@ -259,7 +259,7 @@ impl DataContext {
     fn candidates(&self, class: &Class) -> Vec<Candidate> {
         let left = class.grants.left.borrow();
         let of = |id: PagId| {
-            let busy = self.disks.get(id).map_or(0, |disk| disk.device.held());
+            let busy = self.disks.get(class.server, id).map_or(0, |disk| disk.device.held());
             let free = left.get(&id).map(|left| left + class.pool.stock(id));
             Candidate { id, free, busy }
         };

@@ -233,11 +233,12 @@ impl DataContext {
         results
     }
 
-    /// Flushes all these devices at the same time.
-    pub(super) async fn flush_past(&self, all: &Stamps) {
+    /// Flushes all these devices at the same time. The files are of one server.
+    pub(super) async fn flush_past(&self, files: &[Rc<File>], all: &Stamps) {
+        let Some(server) = files.first().map(|file| file.server) else { return };
         let mut flushes = Vec::new();
         for (&pag, &(_, high)) in all {
-            if let Ok(disk) = self.disks.get(pag) {
+            if let Ok(disk) = self.disks.get(server, pag) {
                 let disk = disk.clone();
                 flushes.push(
                     self.env.spawn_join(async move { disk.device.flush_past((high, high)).await }),
@@ -289,7 +290,7 @@ impl DataContext {
             }
             needed.push((index, sealed.batch, state.stamps.clone()));
         }
-        self.flush_past(&all).await;
+        self.flush_past(files, &all).await;
         for (index, batch, stamps) in needed {
             let file = &files[index];
             let mut state = file.state.borrow_mut();
@@ -301,7 +302,7 @@ impl DataContext {
             for (pag, stamps) in stamps {
                 let stable = self
                     .disks
-                    .get(pag)
+                    .get(file.server, pag)
                     .map_or(Stability::Lost, |disk| disk.device.stability(stamps, file.server));
                 lost |= stable != Stability::Yes;
                 let known = state.stamps.get(&pag).copied();

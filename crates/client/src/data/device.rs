@@ -175,7 +175,7 @@ pub(super) struct DataDevice {
     /// The metadata server whose zones lie on it; of a target, the first that has offered it.
     pub server: ServerId,
     /// The zones that lie on it.
-    pub zones: Vec<ZonePlace>,
+    places: RefCell<Vec<Rc<ZonePlace>>>,
     /// Its path on this host.
     path: RefCell<String>,
     /// It is no device of this host, but a target.
@@ -238,11 +238,11 @@ impl DataDevice {
         path: &str,
         watch: &Rc<Watch>,
     ) -> DataDevice {
-        let place = |info: &PagInfo| ZonePlace { info: info.clone(), start: Cell::new(0) };
+        let place = |info: &PagInfo| Rc::new(ZonePlace { info: info.clone(), start: Cell::new(0) });
         DataDevice {
             env: env.clone(),
             server,
-            zones: zones.iter().map(place).collect(),
+            places: RefCell::new(zones.iter().map(place).collect()),
             path: RefCell::new(path.to_owned()),
             target: None,
             disk: RefCell::default(),
@@ -269,7 +269,7 @@ impl DataDevice {
 
     /// Requests go to this open file from now on.
     pub fn set_open(&self, Opened { disk, starts, .. }: Opened) {
-        for (zone, start) in self.zones.iter().zip(starts) {
+        for (zone, start) in self.places().iter().zip(starts) {
             zone.start.set(start);
         }
         self.disk.replace(Some(disk));
@@ -312,9 +312,19 @@ impl DataDevice {
         zone_names(&self.infos())
     }
 
+    /// The zones that lie on it. They only get more.
+    pub fn places(&self) -> Vec<Rc<ZonePlace>> {
+        self.places.borrow().clone()
+    }
+
+    /// These zones lie on it, too.
+    pub fn add_places(&self, places: &[Rc<ZonePlace>]) {
+        self.places.borrow_mut().extend_from_slice(places);
+    }
+
     /// What the server says of its zones.
     pub fn infos(&self) -> Vec<PagInfo> {
-        self.zones.iter().map(|zone| zone.info.clone()).collect()
+        self.places().iter().map(|zone| zone.info.clone()).collect()
     }
 
     /// Its path.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use env::{Disk, DiskOptions, Env};
 use label::{Contents, CopyError, Label, Why};
-use proto::mds::PagInfo;
+use proto::mds::{BORROWED_ZONE, PagInfo};
 use types::limits::BLOCK_U64;
 use types::{ClientId, Duration, Epoch, Uuid};
 
@@ -141,7 +141,10 @@ impl Opening {
             _ => Problem::Metadata(text),
         };
         let starts = starts.map_err(wrong)?;
-        self.fencing_epoch.set(self.fencing_epoch.get().max(label.fencing_epoch));
+        // That of a device with zones of other servers only is theirs.
+        if zones.iter().any(|zone| zone.kind != BORROWED_ZONE) {
+            self.fencing_epoch.set(self.fencing_epoch.get().max(label.fencing_epoch));
+        }
         Ok((starts, found.damage.map(|damage| damage.to_string())))
     }
 

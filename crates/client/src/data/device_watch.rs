@@ -193,7 +193,7 @@ impl DataContext {
                 let (target, load) = (target.clone(), device.load());
                 DeviceStatus { zone, path, state: name, since, why, target, load }
             };
-            device.zones.iter().map(of_zone).collect::<Vec<_>>()
+            device.places().iter().map(|place| of_zone(place)).collect::<Vec<_>>()
         };
         self.disks.devices().flat_map(|device| statuses(&device)).collect()
     }

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - a device is opened once, however many data zones of one metadata server lie on it, and used
 //!   only after its label has confirmed that it has the expected ones;
-//! - a data zone is of one metadata server, a target may be of several;
+//! - a target may be of several metadata servers, and a data zone, too, if one has lent the others
+//!   blocks of it. Such a zone is there once for each of them, with a device of its own;
 //! - a data zone is addressed from the start of its slice. That start comes from the label, and
 //!   only [`DataDisk::offset`] adds it;
 //! - nothing goes to an absent device, and nothing waits for one;
@@ -17,13 +18,13 @@ use std::rc::Rc;
 use env::sync::{Notify, first};
 use env::{Env, IoBuf};
 use proto::commit::CommitPolicy;
-use proto::mds::{PagInfo, TARGET_ZONE};
+use proto::mds::{BORROWED_ZONE, PagInfo, TARGET_ZONE};
 use proto::prealloc::Allocation;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{Bug, Fault, PagId, ServerId, Uuid, planted};
 
 use super::arrivals::Arrivals;
-use super::device::{DataDevice, Watch};
+use super::device::{DataDevice, Watch, ZonePlace};
 use super::device_open::{Opened, Opening, Problem, zone_names};
 use super::device_writes::Written;
 use super::given_up::GivenUp;
@@ -56,8 +57,8 @@ pub struct DataConfig {
 /// One data zone: a slice of a device.
 pub(super) struct DataDisk {
     pub device: Rc<DataDevice>,
-    /// Its place among the device's zones.
-    nth: usize,
+    /// Its place on the device.
+    place: Rc<ZonePlace>,
     /// By their object, which is 0 on a device, and their first block.
     in_flight: RefCell<BTreeMap<(u64, u64), Flight>>,
     write_done: Notify,
@@ -96,9 +97,10 @@ impl Drop for ChangeInFlight {
 }
 
 impl DataDisk {
-    fn new(device: &Rc<DataDevice>, nth: usize) -> DataDisk {
+    fn new(device: &Rc<DataDevice>, place: &Rc<ZonePlace>) -> DataDisk {
         let (in_flight, write_done) = (RefCell::default(), Notify::new());
-        DataDisk { device: device.clone(), nth, in_flight, write_done, lost: Cell::new(false) }
+        let (device, place, lost) = (device.clone(), place.clone(), Cell::new(false));
+        DataDisk { device, place, in_flight, write_done, lost }
     }
 
     /// Are blocks of files of the server placed here?
@@ -118,12 +120,12 @@ impl DataDisk {
 
     /// What the server says of the zone.
     pub fn info(&self) -> &PagInfo {
-        &self.device.zones[self.nth].info
+        &self.place.info
     }
 
     /// Byte on the device of block `addr` of the zone.
     fn offset(&self, addr: u64) -> u64 {
-        (self.device.zones[self.nth].start.get() + addr) * BLOCK_U64
+        (self.place.start.get() + addr) * BLOCK_U64
     }
 
     /// Reads whole blocks from block `addr` on.
@@ -249,7 +251,8 @@ impl DataDisk {
 
 /// The data zones by number, and their devices. Zones come (`zones.rs`) and never go.
 pub(super) struct Disks {
-    by_pag: RefCell<BTreeMap<PagId, Rc<DataDisk>>>,
+    /// By number and metadata server; a target has the one that has offered it first.
+    by_pag: RefCell<BTreeMap<(PagId, ServerId), Rc<DataDisk>>>,
     devices: RefCell<Vec<Rc<DataDevice>>>,
     /// Paths that were given for this host.
     given: Vec<(PagId, String)>,
@@ -311,7 +314,7 @@ impl Disks {
         for (server, zones) in devices {
             let (path, is_given) = disks.path_of(&zones)?;
             if zones[0].kind == TARGET_ZONE {
-                if disks.by_pag.borrow().contains_key(&zones[0].id) {
+                if disks.get(server, zones[0].id).is_ok() {
                     continue;
                 }
                 disks.insert_target(env, (server, &zones[0]), &path);
@@ -353,14 +356,13 @@ impl Disks {
     pub fn numbers(&self, server: ServerId) -> Vec<PagId> {
         let zones = self.by_pag.borrow();
         let of_server = zones.iter().filter(|(_, zone)| zone.has_blocks_of(server));
-        of_server.map(|(&number, _)| number).collect()
+        of_server.map(|(&(number, _), _)| number).collect()
     }
 
     /// Enters a zone that is a target, which `server` has offered.
     pub fn insert_target(&self, env: &Env, (server, zone): (ServerId, &PagInfo), path: &str) {
         let device = DataDevice::new_target(env, (server, zone), path, &self.watch, &self.meeting);
-        let disk = Rc::new(DataDisk::new(&device, 0));
-        self.by_pag.borrow_mut().insert(zone.id, disk);
+        self.enter(&device, &device.places());
         self.devices.borrow_mut().push(device);
     }
 
@@ -382,11 +384,37 @@ impl Disks {
             Err(why) => log(&absent_text(&zone_names(zones), path, why)),
         }
         let device = Rc::new(DataDevice::new(env, (server, zones), path, &self.watch, found));
-        for (nth, zone) in zones.iter().enumerate() {
-            let disk = Rc::new(DataDisk::new(&device, nth));
-            self.by_pag.borrow_mut().insert(zone.id, disk);
-        }
+        self.enter(&device, &device.places());
         self.devices.borrow_mut().push(device);
+    }
+
+    /// Enters further zones of the server on a device that is open, with their first blocks there.
+    pub fn insert_on(&self, device: &Rc<DataDevice>, zones: &[PagInfo], starts: &[u64]) {
+        let places: Vec<_> = zones
+            .iter()
+            .zip(starts)
+            .map(|(zone, &start)| {
+                Rc::new(ZonePlace { info: zone.clone(), start: Cell::new(start) })
+            })
+            .collect();
+        device.add_places(&places);
+        self.enter(device, &places);
+    }
+
+    fn enter(&self, device: &Rc<DataDevice>, places: &[Rc<ZonePlace>]) {
+        let mut by_pag = self.by_pag.borrow_mut();
+        for place in places {
+            let disk = Rc::new(DataDisk::new(device, place));
+            by_pag.insert((place.info.id, device.server), disk);
+        }
+    }
+
+    /// The zone of this number that has blocks of files of the server, or is a target.
+    fn find(&self, server: ServerId, pag: PagId) -> Option<Rc<DataDisk>> {
+        let zones = self.by_pag.borrow();
+        let mut met = zones.range((pag, ServerId(0))..=(pag, ServerId(u16::MAX)));
+        let is_its = |disk: &DataDisk| disk.device.is_target() || disk.has_blocks_of(server);
+        met.find(|(_, disk)| is_its(disk)).map(|(_, disk)| disk.clone())
     }
 
     /// The path of the device with these zones, and whether it was given for one of them.
@@ -407,9 +435,9 @@ impl Disks {
     }
 
     /// Is the device of this zone absent, or the zone lost?
-    pub fn is_absent(&self, pag: PagId) -> bool {
-        let zones = self.by_pag.borrow();
-        zones.get(&pag).is_some_and(|disk| disk.is_lost() || disk.device.is_absent())
+    pub fn is_absent(&self, server: ServerId, pag: PagId) -> bool {
+        let zone = self.find(server, pag);
+        zone.is_some_and(|disk| disk.is_lost() || disk.device.is_absent())
     }
 
     /// Is any device absent, or any zone lost?
@@ -423,13 +451,13 @@ impl Disks {
     }
 
     /// As [`Disks::is_absent`], for a request that is refused if so.
-    pub fn refuses(&self, pag: PagId) -> bool {
-        let zones = self.by_pag.borrow();
-        zones.get(&pag).is_some_and(|disk| disk.is_lost() || disk.device.refuses())
+    pub fn refuses(&self, server: ServerId, pag: PagId) -> bool {
+        let zone = self.find(server, pag);
+        zone.is_some_and(|disk| disk.is_lost() || disk.device.refuses())
     }
 
-    /// The zones whose devices are sound and have nothing to do.
-    pub fn idle_zones(&self) -> Vec<PagId> {
+    /// The zones whose devices are sound and have nothing to do, each with its server.
+    pub fn idle_zones(&self) -> Vec<(PagId, ServerId)> {
         let zones = self.by_pag.borrow();
         let idle = zones.iter().filter(|(_, disk)| !disk.is_lost() && disk.device.is_idle());
         idle.map(|(&zone, _)| zone).collect()
@@ -446,15 +474,16 @@ impl Disks {
         self.devices.borrow().iter().any(comes)
     }
 
-    /// The zone with this number, if the client knows it; see `DataContext::zone` for one that may
-    /// be new. A segment that names a zone that does not exist is damaged metadata.
-    pub fn get(&self, pag: PagId) -> Result<Rc<DataDisk>, Fault> {
+    /// The zone with this number, for files of the server, if the client knows it; see
+    /// `DataContext::zone` for one that may be new. A segment that names a zone that does not exist
+    /// is damaged metadata.
+    pub fn get(&self, server: ServerId, pag: PagId) -> Result<Rc<DataDisk>, Fault> {
         if planted(Bug::ErrorSpreads)
             && self.devices.borrow().iter().any(|device| device.has_losses())
         {
             return Err(Fault::Io);
         }
-        self.by_pag.borrow().get(&pag).cloned().ok_or(Fault::Corrupt)
+        self.find(server, pag).ok_or(Fault::Corrupt)
     }
 
     /// All zones.
@@ -468,7 +497,8 @@ impl Disks {
     }
 }
 
-/// Are the zones of all servers different ones, but for targets?
+/// Are the zones of all servers different ones, but for targets and zones that one has lent others
+/// blocks of?
 fn check_offers(offers: &[Offer]) -> Result<(), String> {
     let mut known: BTreeMap<PagId, (ServerId, &PagInfo)> = BTreeMap::new();
     for offer in offers {
@@ -476,7 +506,13 @@ fn check_offers(offers: &[Offer]) -> Result<(), String> {
             let Some((other, before)) = known.insert(zone.id, (offer.server, zone)) else {
                 continue;
             };
-            let is_shared = zone.kind == TARGET_ZONE && zone.uuid == before.uuid;
+            let may_share = match (zone.kind, before.kind) {
+                (TARGET_ZONE, TARGET_ZONE) => true,
+                (TARGET_ZONE, _) | (_, TARGET_ZONE) => false,
+                (one, two) => one == BORROWED_ZONE || two == BORROWED_ZONE,
+            };
+            let is_same = (zone.uuid, zone.device) == (before.uuid, before.device);
+            let is_shared = may_share && is_same;
             if other != offer.server && !is_shared {
                 return Err(format!(
                     "data zone {} is of metadata server {other}, and another one of server {}: \

@@ -13,8 +13,8 @@
 use std::rc::{Rc, Weak};
 
 use env::Env;
-use types::PagId;
 use types::limits::BLOCK_U64;
+use types::{PagId, ServerId};
 
 use super::context::DataContext;
 use super::file::{File, FileState};
@@ -77,15 +77,16 @@ impl File {
 
     /// Requests the launch of the runs that go to one of these zones. A run whose zone is not
     /// chosen yet goes if the file may lie on any of them.
-    fn want_on(&self, state: &mut FileState, idle: &[PagId]) {
+    fn want_on(&self, state: &mut FileState, idle: &[(PagId, ServerId)]) {
         let starts: Vec<u64> = state.dirty.keys().copied().collect();
         for start in starts {
             let placed = state.layout.at(start).filter(|mapped| mapped.in_place());
             let zone = placed.map(|mapped| mapped.pag).or_else(|| self.zone_of(state, start));
             let class = self.class();
+            let is_one = |zone: PagId| idle.contains(&(zone, self.server));
             let is_idle = match zone {
-                Some(zone) => idle.contains(&zone),
-                None => self.ctx.zones_of(&class).iter().any(|zone| idle.contains(zone)),
+                Some(zone) => is_one(zone),
+                None => self.ctx.zones_of(&class).into_iter().any(is_one),
             };
             if is_idle {
                 state.dirty.get_mut(&start).expect("listed").wanted = true;

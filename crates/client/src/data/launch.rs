@@ -407,7 +407,8 @@ impl DataContext {
         addr: u64,
         mut buf: IoBuf,
     ) -> Result<u64, Fault> {
-        let disk = self.zone(pag).await?;
+        let server = self.sessions.server(session).ok_or(Fault::Evicted)?;
+        let disk = self.zone(server, pag).await?;
         let end = addr + (buf.len() / BLOCK) as u64;
         let _held = disk.device.hold(buf.len());
         loop {

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use env::IoBuf;
 use proto::mds::Edit;
 use types::limits::{BLOCK, COMMIT_EDITS_MAX};
-use types::{Bug, Fault, PagId, planted};
+use types::{Bug, Fault, PagId, ServerId, planted};
 
 use super::context::DataContext;
 use super::device::Stability;
@@ -220,9 +220,10 @@ impl File {
         for copy in copies.iter().filter(|copy| copy.old.written) {
             for at in (0..copy.old.len).step_by(REQUEST_BLOCKS as usize) {
                 let len = (copy.old.len - at).min(REQUEST_BLOCKS);
-                let (ctx, copy) = (self.ctx.clone(), *copy);
+                let (ctx, copy, server) = (self.ctx.clone(), *copy, self.server);
                 parts.push(self.ctx.env.spawn_join(async move {
-                    let buf = ctx.read_blocks(copy.old.pag, copy.old.addr + at, len).await?;
+                    let old = (copy.old.pag, copy.old.addr + at);
+                    let buf = ctx.read_blocks(server, old, len).await?;
                     let (pag, addr) = (copy.new.pag, copy.new.addr + at);
                     Ok((pag, ctx.write_blocks(session, pag, addr, buf).await?))
                 }));
@@ -243,9 +244,10 @@ impl File {
         if planted(Bug::MoveNotFlushed) {
             return Ok(());
         }
-        self.ctx.flush_past(&stamps).await;
+        self.ctx.flush_past(std::slice::from_ref(self), &stamps).await;
         for (pag, stamps) in stamps {
-            if self.ctx.disks.get(pag)?.device.stability(stamps, self.server) != Stability::Yes {
+            let disk = self.ctx.disks.get(self.server, pag)?;
+            if disk.device.stability(stamps, self.server) != Stability::Yes {
                 return Err(Fault::Io);
             }
         }
@@ -292,11 +294,11 @@ impl DataContext {
     /// Reads whole blocks.
     async fn read_blocks(
         self: &Rc<Self>,
-        pag: PagId,
-        addr: u64,
+        server: ServerId,
+        (pag, addr): (PagId, u64),
         blocks: u64,
     ) -> Result<IoBuf, Fault> {
-        let disk = self.zone(pag).await?;
+        let disk = self.zone(server, pag).await?;
         let (result, buf) = disk.read(addr, IoBuf::unspecified(blocks as usize * BLOCK)).await;
         result.map(|()| buf)
     }

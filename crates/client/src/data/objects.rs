@@ -28,7 +28,7 @@ use std::rc::Rc;
 use env::IoBuf;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
-    BlockRange, Duration, Epoch, Fault, FileBlock, PagBlock, PagId, Segment, SegmentState,
+    BlockRange, Duration, Epoch, Fault, FileBlock, PagBlock, PagId, Segment, SegmentState, ServerId,
 };
 
 use super::context::DataContext;
@@ -278,7 +278,7 @@ impl File {
         data: Option<(Rc<IoBuf>, Range<usize>, u64)>,
     ) -> Result<u64, Fault> {
         let ctx = &self.ctx;
-        let disk = ctx.target_of(pag).await?;
+        let disk = ctx.target_of(self.server, pag).await?;
         let _held = disk.device.hold(data.as_ref().map_or(0, |(_, bytes, _)| bytes.len()));
         let place = (object.number.0, addr);
         let mut newest = None;
@@ -319,7 +319,7 @@ impl File {
         let _named = self.ctx.waits.begin(&self.ctx.env, Wait::Space);
         let mut room = Room::default();
         for &(pag, blocks) in &needed.room.0 {
-            let disk = self.ctx.target_of(pag).await?;
+            let disk = self.ctx.target_of(self.server, pag).await?;
             let take = async || disk.device.take_room(object.may.get(), pag, blocks).await;
             match self.asking(&disk, &object, take).await {
                 Ok(more) => room.merge(more),
@@ -384,7 +384,7 @@ impl File {
         addr: u64,
         buf: &mut [u8],
     ) -> Result<(), Fault> {
-        let disk = self.ctx.target_of(pag).await?;
+        let disk = self.ctx.target_of(self.server, pag).await?;
         let read = async || disk.device.read_object(object.may.get(), addr, &mut *buf).await;
         self.asking(&disk, object, read).await
     }
@@ -564,7 +564,7 @@ impl Found {
             if from == u64::MAX {
                 return Ok(None);
             }
-            let disk = file.ctx.target_of(object.targets[nth]).await?;
+            let disk = file.ctx.target_of(file.server, object.targets[nth]).await?;
             let ask = async || disk.device.object_runs(object.may.get(), from).await;
             let (runs, end) = file.asking(&disk, object, ask).await?;
             on.known_from = from;
@@ -618,8 +618,12 @@ impl DataContext {
     }
 
     /// The target that is this zone.
-    async fn target_of(self: &Rc<Self>, pag: PagId) -> Result<Rc<DataDisk>, Fault> {
-        let disk = self.zone(pag).await?;
+    async fn target_of(
+        self: &Rc<Self>,
+        server: ServerId,
+        pag: PagId,
+    ) -> Result<Rc<DataDisk>, Fault> {
+        let disk = self.zone(server, pag).await?;
         if disk.device.is_target() { Ok(disk) } else { Err(Fault::Corrupt) }
     }
 

@@ -273,7 +273,7 @@ impl File {
         let (result, buf) = match part {
             Source::Memory(buf) => return Ok(buf),
             Source::Device { pag, addr, .. } => {
-                let disk = self.ctx.zone(pag).await?;
+                let disk = self.ctx.zone(self.server, pag).await?;
                 waits.named(env, Wait::Read(pag), disk.read(addr, buf)).await
             }
             Source::Target { object, pag, addr, .. } => {

@@ -177,7 +177,8 @@ impl DataContext {
     fn can_ride(&self, class: &Class, lack: &Lack) -> bool {
         let zone = self.grant_zones(class, lack.hint).0;
         zone.is_some_and(|zone| {
-            !self.disks.is_absent(zone) && class.grants.has_left(zone, RIDES * lack.blocks)
+            !self.disks.is_absent(class.server, zone)
+                && class.grants.has_left(zone, RIDES * lack.blocks)
         })
     }
 
@@ -283,7 +284,7 @@ impl DataContext {
     pub(super) fn has_no_device(&self, class: &Class) -> Option<Fault> {
         let zones = self.zones_of(class);
         if !zones.is_empty() {
-            let all_absent = zones.into_iter().all(|zone| self.disks.is_absent(zone));
+            let all_absent = zones.into_iter().all(|zone| self.disks.is_absent(class.server, zone));
             return all_absent.then_some(Fault::Io);
         }
         if !class.grants.lacks_zones.replace(true) {
@@ -646,7 +647,7 @@ impl DataContext {
             class.grants.used_zones.take();
             if !self.allocation.delegated {
                 let mut runs = self.returnable_tainted(&class);
-                runs.extend(class.pool.drain_aside(|pag| self.disks.is_absent(pag)));
+                runs.extend(class.pool.drain_aside(|pag| self.disks.is_absent(class.server, pag)));
                 runs.extend(class.pool.drain_free());
                 class.grants.note_returned(&runs);
                 self.return_runs(class.server, runs).await;
@@ -660,7 +661,7 @@ impl DataContext {
                 if class.zones.is_empty() { class.grants.chunk } else { 0 }
             };
             let mut runs = self.returnable_tainted(&class);
-            runs.extend(class.pool.drain_aside(|pag| self.disks.is_absent(pag)));
+            runs.extend(class.pool.drain_aside(|pag| self.disks.is_absent(class.server, pag)));
             if class.pool.available() > keep {
                 runs.extend(class.pool.drain(keep));
             }

@@ -578,7 +578,8 @@ impl DataDevice {
     /// Uses this session from now on, if it is with the right target.
     fn adopt(self: &Rc<Self>, session: Rc<Session<Ost>>) -> Result<(), String> {
         let link = self.link();
-        let (expected, offered) = (self.zones[0].info.uuid, session.offer().1.unwrap_or_default());
+        let expected = self.places()[0].info.uuid;
+        let offered = session.offer().1.unwrap_or_default();
         if link.closed.get() || offered.uuid != expected {
             session.abandon();
             return Err(format!(

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use env::IoBuf;
 use proto::prealloc::{Stream, When};
 use types::limits::{BLOCK, BLOCK_U64, FILE_SIZE_MAX};
-use types::{Bug, Duration, Fault, planted};
+use types::{Bug, Duration, Fault, ServerId, planted};
 
 use super::budget::Claim;
 use super::disks::Disks;
@@ -235,7 +235,10 @@ impl File {
     async fn claim(&self, bytes: u64) -> Claim {
         let budget = &self.ctx.budget;
         let (env, waits) = (&self.ctx.env, &self.ctx.waits);
-        let is_stuck = || self.state.borrow().is_stuck(&self.ctx.disks, budget.silent_share());
+        let is_stuck = || {
+            let share = budget.silent_share();
+            self.state.borrow().is_stuck(self.server, &self.ctx.disks, share)
+        };
         if is_stuck() {
             let _stuck = waits.begin(env, Wait::Stuck(self.ino));
             while is_stuck() {
@@ -261,7 +264,11 @@ impl File {
         }
         let pieces = self.state.borrow().layout.pieces(first, last);
         let mut in_place = pieces.iter().filter_map(|piece| piece.mapped).filter(Mapped::in_place);
-        if in_place.any(|mapped| disks.refuses(mapped.pag)) { Err(Fault::Io) } else { Ok(()) }
+        if in_place.any(|mapped| disks.refuses(self.server, mapped.pag)) {
+            Err(Fault::Io)
+        } else {
+            Ok(())
+        }
     }
 
     /// Zeroes the bytes `[from, to)`, which lie in one block, unless they are zero already. Used
@@ -604,10 +611,11 @@ impl File {
 
 impl FileState {
     /// Has the file writes on a silent device that holds `share` bytes or more?
-    fn is_stuck(&self, disks: &Disks, share: u64) -> bool {
+    fn is_stuck(&self, server: ServerId, disks: &Disks, share: u64) -> bool {
         let mut on = self.flights.values().flatten();
         on.any(|&pag| {
-            disks.get(pag).is_ok_and(|disk| disk.device.silent.get() && disk.device.held() >= share)
+            let disk = disks.get(server, pag);
+            disk.is_ok_and(|disk| disk.device.silent.get() && disk.device.held() >= share)
         })
     }
 

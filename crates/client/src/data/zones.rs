@@ -15,46 +15,54 @@ use proto::mds::{PagInfo, TARGET_ZONE, ZoneList};
 use types::{Fault, PagId, ServerId};
 
 use super::context::DataContext;
-use super::device_open::zone_names;
+use super::device::DataDevice;
+use super::device_open::{LOOK_MAX, Opening, zone_names};
 use super::disks::{DataDisk, by_device};
 
 impl DataContext {
-    /// The zone with this number, once the client has it.
+    /// The zone with this number, for files of the server, once the client has it.
     ///
     /// # Errors
     /// `Corrupt`: the server knows no such zone. `Io`: it cannot be used before the next mount.
     /// Else those of the request to the server.
-    pub(super) async fn zone(self: &Rc<Self>, pag: PagId) -> Result<Rc<DataDisk>, Fault> {
+    pub(super) async fn zone(
+        self: &Rc<Self>,
+        server: ServerId,
+        pag: PagId,
+    ) -> Result<Rc<DataDisk>, Fault> {
         let arrivals = &self.disks.arrivals;
         loop {
             let opened = arrivals.opened.notified();
-            match self.disks.get(pag) {
+            match self.disks.get(server, pag) {
                 Err(Fault::Corrupt) => {}
                 found => return found,
             }
-            if arrivals.opening.borrow().contains(&pag) {
+            if arrivals.opening.borrow().contains(&(pag, server)) {
                 opened.await;
                 continue;
             }
-            if arrivals.refused.borrow().contains(&pag) {
+            if arrivals.refused.borrow().contains(&(pag, server)) {
                 return Err(Fault::Io);
             }
-            self.ask_for_zone(pag).await?;
+            self.ask_for_zone(server, pag).await?;
         }
     }
 
-    /// Asks the servers for their zones, until one has this zone.
+    /// Asks the servers for their zones, the one whose file it is first, until that one has this
+    /// zone, or another one has it as a target.
     ///
     /// # Errors
     /// `Corrupt`: none has. Else those of the requests.
-    async fn ask_for_zone(self: &Rc<Self>, pag: PagId) -> Result<(), Fault> {
-        for server in self.sessions.servers() {
+    async fn ask_for_zone(self: &Rc<Self>, of: ServerId, pag: PagId) -> Result<(), Fault> {
+        let others = self.sessions.servers().into_iter().filter(|&server| server != of);
+        for server in [of].into_iter().chain(others) {
             let list = match self.rpc.zones(server).await {
                 // A server that cannot be asked never adds zones.
                 Err(Fault::Unsupported) => continue,
                 list => list?,
             };
-            if list.zones.iter().any(|zone| zone.id == pag) {
+            let is_it = |zone: &PagInfo| server == of || zone.kind == TARGET_ZONE;
+            if list.zones.iter().any(|zone| zone.id == pag && is_it(zone)) {
                 self.zones_reported(server, &list);
                 return Ok(());
             }
@@ -98,12 +106,12 @@ impl DataContext {
     pub(super) fn zones_offered(self: &Rc<Self>, server: ServerId, zones: &[PagInfo]) {
         let arrivals = &self.disks.arrivals;
         let is_coming = |zone: &PagInfo| {
-            arrivals.opening.borrow().contains(&zone.id)
-                || arrivals.refused.borrow().contains(&zone.id)
+            arrivals.opening.borrow().contains(&(zone.id, server))
+                || arrivals.refused.borrow().contains(&(zone.id, server))
         };
         let mut new = Vec::new();
         for zone in zones {
-            match self.disks.get(zone.id) {
+            match self.disks.get(server, zone.id) {
                 Ok(known) => self.note_path(&known, zone),
                 Err(Fault::Corrupt) if !is_coming(zone) => new.push(zone.clone()),
                 Err(_) => {}
@@ -140,39 +148,54 @@ impl DataContext {
         self.disks.arrivals.opened.notify_all();
     }
 
-    /// Opens the device of zones that the client does not know.
+    /// Opens the device of zones that the client does not know, unless it is open already.
     fn open_zones(self: &Rc<Self>, server: ServerId, zones: Vec<PagInfo>) {
         let arrivals = &self.disks.arrivals;
-        let is_known = |uuid| {
-            let mut of_server = self.disks.devices().filter(|device| device.server == server);
-            of_server.any(|device| device.infos().iter().any(|zone| zone.device == uuid))
+        let is_on = |device: &Rc<DataDevice>| {
+            device.infos().iter().any(|zone| zone.device == zones[0].device)
         };
-        let (path, _) = match self.disks.path_of(&zones) {
-            Ok(path) if !is_known(zones[0].device) => path,
-            _ => {
-                self.rpc.log(&format!(
-                    "{} lies on a device that is in use: it can be used after the next mount",
-                    zone_names(&zones)
-                ));
-                arrivals.refused.borrow_mut().extend(zones.iter().map(|zone| zone.id));
-                return;
-            }
-        };
-        arrivals.opening.borrow_mut().extend(zones.iter().map(|zone| zone.id));
+        let mut of_server = self.disks.devices().filter(|device| device.server == server);
+        let ids: Vec<_> = zones.iter().map(|zone| (zone.id, server)).collect();
+        let known = of_server.find(|device| !device.is_target() && is_on(device));
+        let Ok((path, _)) = self.disks.path_of(&zones) else { return self.refuse(server, &zones) };
+        arrivals.opening.borrow_mut().extend(ids.iter().copied());
         let (weak, opening) = (Rc::downgrade(self), self.disks.opening(server).clone());
         self.env.spawn(async move {
-            let found = opening.open_in_time(&zones, &path).await;
+            let (starts, found) = match &known {
+                Some(device) => (starts_on(&opening, device, &zones).await, None),
+                None => (None, Some(opening.open_in_time(&zones, &path).await)),
+            };
             let Some(ctx) = weak.upgrade() else { return };
-            ctx.rpc.log(&format!("{} has been added, at {path}", zone_names(&zones)));
-            ctx.disks.insert(&ctx.env, (server, &zones), &path, found, |text| ctx.rpc.log(text));
+            match (known.zip(starts), found) {
+                (_, Some(found)) => {
+                    ctx.rpc.log(&format!("{} has been added, at {path}", zone_names(&zones)));
+                    let log = |text: &str| ctx.rpc.log(text);
+                    ctx.disks.insert(&ctx.env, (server, &zones), &path, found, log);
+                }
+                (Some((device, starts)), None) => {
+                    ctx.rpc.log(&format!("{} has been added, at {path}", zone_names(&zones)));
+                    ctx.disks.insert_on(&device, &zones, &starts);
+                }
+                (None, None) => ctx.refuse(server, &zones),
+            }
             let arrivals = &ctx.disks.arrivals;
-            arrivals.opening.borrow_mut().retain(|id| zones.iter().all(|zone| zone.id != *id));
+            arrivals.opening.borrow_mut().retain(|id| !ids.contains(id));
             ctx.mark_lost();
             ctx.choose_zones();
             ctx.each_class().iter().for_each(|class| ctx.zones_changed(class));
             ctx.disks.watch.rouse();
             ctx.disks.arrivals.opened.notify_all();
         });
+    }
+
+    /// These zones of the server cannot be used before the next mount.
+    fn refuse(&self, server: ServerId, zones: &[PagInfo]) {
+        self.rpc.log(&format!(
+            "{} lies on a device that is in use: it can be used after the next mount",
+            zone_names(zones)
+        ));
+        let mut refused = self.disks.arrivals.refused.borrow_mut();
+        refused.extend(zones.iter().map(|zone| (zone.id, server)));
     }
 
     /// Marks the zones that the server called lost, and no others.
@@ -211,4 +234,18 @@ impl DataContext {
         let arrivals = &self.disks.arrivals;
         !arrivals.lost_ids.is_empty() || !arrivals.leaving.is_empty()
     }
+}
+
+/// First blocks of zones on a device that has others of the same server; `None`: it is absent, or
+/// does not have them.
+async fn starts_on(
+    opening: &Opening,
+    device: &Rc<DataDevice>,
+    zones: &[PagInfo],
+) -> Option<Vec<u64>> {
+    let disk = device.open_file()?;
+    let (this, zones) = (opening.clone(), zones.to_vec());
+    let check = opening.env.spawn_join(async move { this.check(&disk, &zones).await });
+    let checked = opening.env.timeout_awake(LOOK_MAX, check).await?;
+    checked.ok().map(|(starts, _)| starts)
 }

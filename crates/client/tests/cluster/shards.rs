@@ -612,3 +612,33 @@ fn attributes_of_another_server_are_asked_for_again_after_link_rename_and_unlink
         }
     });
 }
+
+#[test]
+fn file_gets_blocks_of_another_server_when_its_own_has_none() {
+    check(31, |two| async move {
+        two.start_both().await;
+        let mount = two.mount("client").await;
+        let later = two.mount("later").await;
+        let (entry, opened) = mount.create(OTHER_ROOT, "large", WRONLY).await;
+        let parts = 3 * DATA_BYTES / 2 / MIB;
+        for part in 0..parts {
+            mount.write(opened.handle, part * MIB, &vec![0xa5; MIB as usize]).await;
+        }
+        mount.client.fsync(opened.handle, false).await.unwrap();
+        mount.close(opened.handle).await;
+        let blocks = [0, 1].map(|shard| two.blocks_with(shard, 0xa5) as u64);
+        assert!(blocks[0] > 0 && blocks[0] + blocks[1] == parts * MIB / BLOCK_U64, "{blocks:?}");
+        // Files of the server whose zone it is lie beside it.
+        put(&mount, Ino::ROOT, "own", &[0x5a; 4 * BLOCK]).await;
+        assert_eq!(two.blocks_with(0, 0x5a), 4);
+        // A client that was there before, and one that comes now.
+        for mount in [later, two.mount("new").await] {
+            let handle = mount.open(entry.attr.ino, RDONLY).await;
+            for part in 0..parts {
+                let read = mount.read(handle, part * MIB, MIB as u32).await;
+                assert!(read.len() == MIB as usize && read.iter().all(|&byte| byte == 0xa5));
+            }
+            mount.close(handle).await;
+        }
+    });
+}

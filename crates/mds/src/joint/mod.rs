@@ -7,6 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `ask` | what a plan asks other shards |
+//! | `borrow` | free space of other servers, for one that has none |
 //! | `part` | what a worker does, and what it answers |
 //! | `job` | an open operation, as it is kept and as the server has it |
 //! | `coordinate` | a request that turns out to be joint |
@@ -25,6 +26,7 @@
 //! - its gates are held until the machine frees them, whatever becomes of its request.
 
 mod ask;
+mod borrow;
 mod bounds;
 mod coordinate;
 mod drive;
@@ -47,6 +49,7 @@ use types::{ClientId, Duration, HashMap, Ino, ShardId};
 
 use self::ask::Said;
 pub use self::ask::{Ask, Known, find_out};
+pub use self::borrow::borrow;
 pub use self::bounds::BATCH_MAX;
 pub use self::coordinate::{Answers, Coordinated, Planned, coordinate};
 pub use self::drive::hear;
@@ -108,6 +111,10 @@ pub struct Joint {
     protocol: Protocol,
     /// Most operations in a batch.
     batch: usize,
+    /// Another server is asked for free space.
+    borrowing: Cell<bool>,
+    /// That has ended.
+    borrowed: Notify,
 }
 
 impl Joint {
@@ -131,6 +138,8 @@ impl Joint {
             operations: Cell::new(0),
             protocol: runtime.config.protocol,
             batch: runtime.config.batch.min(BATCH_MAX),
+            borrowing: Cell::new(false),
+            borrowed: Notify::new(),
         }
     }
 

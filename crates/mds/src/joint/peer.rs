@@ -31,7 +31,9 @@ const UNSENT_MAX: usize = 64;
 pub struct Peer {
     shard: ShardId,
     addresses: Vec<String>,
-    session: RefCell<Option<Rc<Session<Mds>>>>,
+    pub(super) session: RefCell<Option<Rc<Session<Mds>>>>,
+    /// It has not answered what it was asked about free space.
+    pub(super) is_asked: Cell<bool>,
     stopping: Cell<bool>,
     wake: Notify,
     /// Refusals that could not be sent.
@@ -79,11 +81,17 @@ impl Peer {
             shard,
             addresses,
             session: RefCell::default(),
+            is_asked: Cell::new(false),
             stopping: Cell::new(false),
             wake: Notify::new(),
             unsent: RefCell::default(),
             trouble: RefCell::default(),
         }
+    }
+
+    /// Its shard.
+    pub fn shard(&self) -> ShardId {
+        self.shard
     }
 
     /// Can the other server be reached, as far as this one knows?

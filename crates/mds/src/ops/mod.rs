@@ -124,6 +124,7 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         | Op::Zones {}
         | Op::Servers {}
         | Op::Tell { .. }
+        | Op::Lend { .. }
         | Op::AddZone { .. }
         | Op::SetZoneState { .. }
         | Op::ZoneFiles { .. } => Err(Fault::Unsupported.into()),

@@ -25,10 +25,7 @@ pub fn reply(
         return Err(protocol);
     }
     Ok(match op {
-        Op::Create { dir, want, node, .. } => {
-            created(cx, txn, inode(outcome)?, *dir, (*want, node.kind))?
-        }
-        Op::CreateTmpfile { dir, want, node, .. } => {
+        Op::Create { dir, want, node, .. } | Op::CreateTmpfile { dir, want, node, .. } => {
             created(cx, txn, inode(outcome)?, *dir, (*want, node.kind))?
         }
         Op::Link { dir, .. } => {
@@ -79,6 +76,7 @@ pub fn reply(
         | Op::Zones {}
         | Op::Servers {}
         | Op::Tell { .. }
+        | Op::Lend { .. }
         | Op::AddZone { .. }
         | Op::SetZoneState { .. }
         | Op::ZoneFiles { .. } => return Err(protocol),

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use proto::mds::{Op, OpReply, SHARDS};
-use types::{Fault, Timestamp};
+use types::{Fault, ShardId, Timestamp};
 
 use super::Execution;
 use crate::context::{Effects, Waited};
@@ -40,6 +40,17 @@ impl Execution {
             return Err(Fault::Unsupported);
         }
         Ok(OpReply::Servers { list: self.server.runtime.config.servers.clone() })
+    }
+
+    /// Lends free space to the server of a shard, whose session this is.
+    pub(super) async fn lend(&self, op: &Op) -> Result<OpReply, Fault> {
+        let Op::Lend { shard, sequence, blocks } = *op else { return Err(Fault::Protocol) };
+        let to = ShardId(shard);
+        if !self.server.joint.is_peer(to) || !self.session.speaks_for(to) {
+            return Err(Fault::Protocol);
+        }
+        let (zone, start, runs) = self.server.space.lend(to, sequence, blocks).await?;
+        Ok(OpReply::Lent { zone, start, runs })
     }
 
     /// Waits until it is decided what becomes of this request, if a restart has found it open.

@@ -6,6 +6,7 @@ use types::limits::{BLOCK_U64, FILE_SIZE_MAX, GRANT_BLOCKS, PAGS_MAX, PLACE_PIEC
 use types::{Bug, Fault, Ino, PagId, planted};
 
 use super::{Execution, run_op};
+use crate::joint;
 use crate::ops::{READ, space};
 use crate::space::Asked;
 
@@ -22,7 +23,7 @@ impl Execution {
         let Op::Space { hint, blocks, unreachable } = op else { return Err(Fault::Protocol) };
         let unreachable = self.without(unreachable);
         let wanted = space::Wanted { hint: *hint, blocks: *blocks, unreachable: &unreachable };
-        self.with_room((index, op), &unreachable, async |this, most| {
+        self.with_room((index, op), (&unreachable, wanted.blocks), async |this, most| {
             this.grant(index, &wanted, most).await
         })
         .await
@@ -38,7 +39,7 @@ impl Execution {
         let asked = Asked { client, ino: *ino, pieces, writer: *writer, policy: *policy };
         check_pieces(pieces, &unreachable)?;
         let wanted = space::Wanted { hint, blocks: asked.blocks(), unreachable: &unreachable };
-        self.with_room((index, op), &unreachable, async |this, most| {
+        self.with_room((index, op), (&unreachable, wanted.blocks), async |this, most| {
             this.place_once(index, &asked, &wanted, most).await
         })
         .await
@@ -49,7 +50,7 @@ impl Execution {
     async fn with_room(
         &mut self,
         (index, op): (usize, &Op),
-        unreachable: &[PagId],
+        (unreachable, blocks): (&[PagId], u64),
         grant: impl AsyncFn(&mut Execution, usize) -> Result<OpReply, Fault>,
     ) -> Result<OpReply, Fault> {
         let (mut round, mut most) = (0, GRANT_PIECES);
@@ -65,7 +66,9 @@ impl Execution {
                 Err(Fault::NoSpace) if most > 1 && self.server.space.metadata_is_short() => {
                     (round, most) = (round - 1, 1);
                 }
-                Err(Fault::NoSpace) if round < SPACE_ROUNDS => self.make_room(unreachable).await,
+                Err(Fault::NoSpace) if round < SPACE_ROUNDS => {
+                    self.make_room(unreachable, blocks).await;
+                }
                 other => {
                     self.dependency = self.dependency.max(self.transno);
                     return other;
@@ -140,8 +143,9 @@ impl Execution {
         without
     }
 
-    /// Waits until blocks that are being freed can be granted.
-    async fn make_room(&self, unreachable: &[PagId]) {
+    /// Waits until blocks that are being freed, or that others do not need, can be granted: about
+    /// `blocks` from another server, if this one has none at all.
+    async fn make_room(&self, unreachable: &[PagId], blocks: u64) {
         let (runtime, space) = (&self.server.runtime, &self.server.space);
         self.wait_for_reaper().await;
         let synced = runtime.mfs.sync().await;
@@ -150,11 +154,24 @@ impl Execution {
             return;
         }
         self.worker.away(space.reclaim_pools(self.client())).await;
-        let full = runtime.mfs.run(READ, |txn| space::is_full(txn, unreachable)).await;
-        let full = full.is_ok_and(|(full, _)| full);
-        if full && !planted(Bug::HoarderKept) {
+        if !self.is_full(unreachable).await {
+            return;
+        }
+        if self.server.joint.has_peers() && self.is_full(&[]).await {
+            self.worker.away(joint::borrow(&self.server, blocks)).await;
+            if !self.is_full(unreachable).await {
+                return;
+            }
+        }
+        if !planted(Bug::HoarderKept) {
             self.worker.away(self.server.evictions.evict_hoarders()).await;
         }
+    }
+
+    /// Is no block free but in these zones?
+    async fn is_full(&self, without: &[PagId]) -> bool {
+        let full = self.server.runtime.mfs.run(READ, |txn| space::is_full(txn, without)).await;
+        full.is_ok_and(|(full, _)| full)
     }
 }
 

@@ -58,12 +58,17 @@ struct Absence {
     why: String,
 }
 
+/// An open device, with the fencing epoch in its label, or why there is none.
+pub(super) type Look = Result<(Disk, Epoch), String>;
+
 /// A data device of this host.
 struct DataDevice {
     /// Its path on this host.
     path: String,
     /// The zones that lie on it.
     places: Vec<PagPlace>,
+    /// It has zones of other servers only: the fencing epoch in its label is theirs.
+    is_borrowed: bool,
     /// `None` while it is absent.
     disk: RefCell<Option<Disk>>,
     absence: RefCell<Option<Absence>>,
@@ -109,11 +114,21 @@ impl DataDevices {
     }
 
     /// A further device, as the first look found it; `None`: that had no answer.
-    pub fn add(&self, places: Vec<PagPlace>, found: Option<Result<(Disk, Epoch), String>>) {
+    pub fn add(&self, places: Vec<PagPlace>, found: Option<Look>) {
+        self.add_device((places, false), found);
+    }
+
+    /// The same, of a device that has zones of other servers only.
+    pub fn add_borrowed(&self, places: Vec<PagPlace>, found: Option<Look>) {
+        self.add_device((places, true), found);
+    }
+
+    fn add_device(&self, (places, is_borrowed): (Vec<PagPlace>, bool), found: Option<Look>) {
         let now = self.runtime.env.now();
         let device = DataDevice {
             path: places[0].path.clone(),
             places,
+            is_borrowed,
             disk: RefCell::default(),
             absence: RefCell::default(),
             looking: Cell::new(false),
@@ -140,8 +155,9 @@ impl DataDevices {
         let is_of = |device: &Rc<DataDevice>| {
             device.places.iter().any(|place| places.iter().any(|new| new.id == place.id))
         };
+        let is_borrowed = self.all.borrow().iter().any(|it| is_of(it) && it.is_borrowed);
         self.all.borrow_mut().retain(|device| !is_of(device));
-        self.add(places, Some(Ok(found)));
+        self.add_device((places, is_borrowed), Some(Ok(found)));
     }
 
     /// The fencing epoch that a new label gets.
@@ -156,7 +172,9 @@ impl DataDevices {
 
     /// The highest fencing epoch in their labels, as last read.
     pub fn fencing_epoch(&self) -> Epoch {
-        self.all.borrow().iter().map(|device| device.fencing_epoch.get()).max().unwrap_or_default()
+        let all = self.all.borrow();
+        let own = all.iter().filter(|device| !device.is_borrowed);
+        own.map(|device| device.fencing_epoch.get()).max().unwrap_or_default()
     }
 
     /// The labels shall have this fencing epoch. Raises those that are behind.
@@ -361,6 +379,9 @@ impl DataDevice {
 
     /// Why its label says that this server must not serve.
     fn superseded(&self, runtime: &Runtime) -> Option<String> {
+        if self.is_borrowed {
+            return None;
+        }
         let (found, own) = (self.fencing_epoch.get(), runtime.identity.epoch);
         (found > own).then(|| {
             format!(
@@ -373,7 +394,8 @@ impl DataDevice {
 
     /// Raises the fencing epoch in its label, if that is behind. The log says if that fails.
     async fn raise(self: &Rc<DataDevice>, runtime: &Rc<Runtime>, epoch: Epoch) {
-        if self.fencing_epoch.get() >= epoch || self.raising.replace(true) {
+        let is_done = self.is_borrowed || self.fencing_epoch.get() >= epoch;
+        if is_done || self.raising.replace(true) {
             return;
         }
         let (this, device) = (runtime.clone(), self.clone());

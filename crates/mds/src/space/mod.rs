@@ -5,6 +5,7 @@
 //! - it asks clients for space, and ends no session.
 
 mod devices;
+mod loans;
 mod new_target;
 mod new_zone;
 mod placer;
@@ -21,7 +22,7 @@ use std::rc::Rc;
 use env::LockScope;
 use env::sync::Notify;
 use mfs::{Cost, PagUse};
-use proto::mds::{BLOCK_ZONE, Message, PagInfo, Push, ZONE_PUSHES, ZoneList};
+use proto::mds::{Message, PagInfo, Push, TARGET_ZONE, ZONE_PUSHES, ZoneList};
 use types::{ClientId, Epoch, PagId, Transno};
 
 use self::devices::DataDevices;
@@ -184,7 +185,7 @@ impl Space {
     /// Is the device of every zone open on this host? Targets have none here.
     pub fn are_all_open(&self) -> bool {
         let zones = self.zones.borrow();
-        let mut devices = zones.iter().filter(|zone| zone.kind == BLOCK_ZONE);
+        let mut devices = zones.iter().filter(|zone| zone.kind != TARGET_ZONE);
         devices.all(|zone| self.devices.is_open(zone.id))
     }
 

@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use mfs::{Cost, PagUse, StoreError};
+use mfs::{Cost, PagUse, Stop, StoreError, Txn, ZoneKind};
 use types::plant::planted;
 use types::{Bug, ClientId, Fault, PagId, Transno};
 
@@ -17,6 +17,24 @@ use super::Space;
 
 /// States that a request may name: as many as there are.
 const STATES_MAX: usize = 4;
+
+/// Why a zone of which blocks were lent does not drain; `None`: none were.
+fn lent(txn: &mut Txn<'_>, id: PagId) -> Result<Option<String>, Stop> {
+    let loans = txn.space().lent_by_zone()?.remove(&id).unwrap_or_default();
+    let Some((shard, blocks)) = loans.first_key_value() else { return Ok(None) };
+    let zones = txn.space().pags()?;
+    let is_own = zones.iter().any(|zone| zone.id == id && zone.kind != ZoneKind::Borrowed);
+    Ok(Some(match is_own {
+        true => format!(
+            "data zone {id} cannot drain: {blocks} blocks of it are lent to the metadata server of \
+             shard {shard}, which keeps them"
+        ),
+        false => format!(
+            "data zone {id} is of the metadata server of shard {shard}, which has lent blocks of \
+             it: it cannot drain"
+        ),
+    }))
+}
 
 /// What became of a request to set a zone's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,10 +71,15 @@ impl Space {
             let before = txn.space().pag_use(id)?;
             let is_meant = only_from.is_empty() || only_from.contains(&before);
             if !is_meant && !planted(Bug::ZoneStateForced) {
-                return Ok(StateChange::Kept(before));
+                return Ok(Ok(StateChange::Kept(before)));
+            }
+            if state.is_leaving()
+                && let Some(loan) = lent(txn, id)?
+            {
+                return Ok(Err(loan));
             }
             txn.space().set_pag_use(id, state)?;
-            Ok(StateChange::Set { before })
+            Ok(Ok(StateChange::Set { before }))
         });
         let (change, transno) = set.await.map_err(|error| {
             runtime.note_failure(&error, "setting the state of a data zone");
@@ -68,6 +91,7 @@ impl Space {
             }
         })?;
         runtime.wait_durable(transno).await.map_err(|error| error.to_string())?;
+        let change = change?;
         let StateChange::Set { before } = change else { return Ok(change) };
         if before != state {
             self.changed(id, state, transno);

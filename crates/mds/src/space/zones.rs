@@ -4,9 +4,9 @@ use std::fmt;
 
 use env::{Disk, DiskOptions};
 use label::{CopyError, Found, Why};
-use mfs::{Cost, ZoneKind};
-use proto::mds::{BLOCK_ZONE, PagInfo};
-use types::{Duration, Transno, Uuid};
+use mfs::{Cost, PagState, ZoneKind};
+use proto::mds::{BLOCK_ZONE, BORROWED_ZONE, PagInfo};
+use types::{Duration, PagId, Transno, Uuid};
 
 use super::Space;
 use super::new_zone::Seen;
@@ -54,8 +54,12 @@ impl Space {
                 pags.push(self.learn_target(&state).await?);
                 continue;
             }
-            let place = runtime.config.pags.iter().find(|place| place.id == state.id);
-            if let Some(place) = place {
+            let kind = match state.kind {
+                ZoneKind::Borrowed => BORROWED_ZONE,
+                _ => BLOCK_ZONE,
+            };
+            let place = self.place_of(&state);
+            if let Some(place) = &place {
                 if place.uuid != state.uuid {
                     let text = format!(
                         "{}: the configuration gives data zone {} the UUID {}, the metadata {}",
@@ -69,35 +73,57 @@ impl Space {
                 }
             }
             self.states.borrow_mut().insert(state.id, (state.state, Transno::ZERO));
-            let path = place.map_or_else(String::new, |place| place.path.clone());
+            let path = place.map_or_else(String::new, |place| place.path);
             let (id, uuid, device, blocks) = (state.id, state.uuid, state.device, state.total + 1);
-            pags.push(PagInfo { id, uuid, device, blocks, kind: BLOCK_ZONE, path });
+            pags.push(PagInfo { id, uuid, device, blocks, kind, path });
         }
         for (_, places) in devices {
-            self.add_device(places).await?;
+            let of_others = pags.iter().filter(|pag| pag.kind == BORROWED_ZONE);
+            let others: Vec<PagId> = of_others.map(|pag| pag.id).collect();
+            let is_borrowed = places.iter().all(|place| others.contains(&place.id));
+            self.add_device(places, is_borrowed).await?;
         }
         *self.zones.borrow_mut() = pags;
         self.begin_targets().await?;
         Ok(())
     }
 
-    async fn add_device(&self, places: Vec<PagPlace>) -> Result<(), ServeError> {
+    /// Where the configuration says that a zone is.
+    fn place_of(&self, state: &PagState) -> Option<PagPlace> {
+        let config = &self.runtime.config;
+        let named = config.pags.iter().find(|place| place.id == state.id).cloned();
+        let elsewhere = config.elsewhere.iter().filter(|_| state.kind == ZoneKind::Borrowed);
+        let place = |(id, path): &(PagId, String)| PagPlace {
+            id: *id,
+            uuid: state.uuid,
+            path: path.clone(),
+        };
+        named.or_else(|| elsewhere.map(place).find(|place| place.id == state.id))
+    }
+
+    async fn add_device(&self, places: Vec<PagPlace>, is_borrowed: bool) -> Result<(), ServeError> {
         let (runtime, asked) = (self.runtime.clone(), places.clone());
         let opened = self.runtime.env.spawn_join(async move { open(&runtime, &asked).await });
         let path = &places[0].path;
-        match self.runtime.env.timeout_awake(LOOK_MAX, opened).await {
+        let found = match self.runtime.env.timeout_awake(LOOK_MAX, opened).await {
             Some(Ok((disk, found))) => {
                 if let Some(damage) = &found.damage {
                     let text = format!("{path}: {damage}; `redbud fsck --repair` writes it anew");
                     self.runtime.log(&text);
                 }
-                self.devices.add(places, Some(Ok((disk, found.label.fencing_epoch))));
+                Some(Ok((disk, found.label.fencing_epoch)))
             }
-            Some(Err(Problem::Missing(why))) => self.devices.add(places, Some(Err(why))),
-            None => self.devices.add(places, None),
+            Some(Err(Problem::Missing(why))) => Some(Err(why)),
+            None => None,
+            // The other server's configuration says where its zones are.
+            Some(Err(Problem::Other(text))) if is_borrowed => Some(Err(text)),
             Some(Err(Problem::Other(text))) => {
                 return Err(ServeError::Device(format!("{path}: {text}")));
             }
+        };
+        match is_borrowed {
+            true => self.devices.add_borrowed(places, found),
+            false => self.devices.add(places, found),
         }
         Ok(())
     }

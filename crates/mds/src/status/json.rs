@@ -134,6 +134,18 @@ impl Status {
                 out.close('}');
             }
             out.close(']');
+            if !pag.lent.is_empty() {
+                out.key("lent");
+                out.open('[');
+                for (shard, blocks) in &pag.lent {
+                    out.item();
+                    out.open('{');
+                    out.number("shard", *shard);
+                    out.number("blocks", *blocks);
+                    out.close('}');
+                }
+                out.close(']');
+            }
             out.text("state", pag.state);
             out.text("device", pag.device);
             if pag.device == "absent" {

@@ -58,12 +58,15 @@ pub struct PagStatus {
     pub id: u16,
     /// UUID in its label.
     pub uuid: String,
-    /// "blocks" or "target".
+    /// "blocks", "target", or "borrowed": another server's, which has lent this one blocks of it.
     pub kind: &'static str,
     /// Its device, if the configuration names it; of an object target its address.
     pub path: String,
-    /// Blocks above the label.
+    /// Blocks above the label; of a borrowed zone those that this server has.
     pub blocks: u64,
+    /// Of them, those that other servers have, by their shards; of a borrowed zone, those that this
+    /// server has, with the shard of the one whose zone it is.
+    pub lent: Vec<(u64, u64)>,
     /// Blocks that can be granted; of an object target its free blocks, as it has last said.
     pub free: u64,
     /// Blocks that files gave up and that are not reusable yet.
@@ -331,21 +334,32 @@ fn scrub(server: &Server) -> ScrubStatus {
 }
 
 async fn pags(server: &Server, pools: &Pools) -> Vec<PagStatus> {
-    let pags = server.runtime.mfs.run(READ, |txn| txn.space().pags()).await;
-    let pags =
-        server.runtime.checked(pags, "reading the zones").map(|(pags, _)| pags).unwrap_or_default();
+    let read =
+        server.runtime.mfs.run(READ, |txn| Ok((txn.space().pags()?, txn.space().lent_by_zone()?)));
+    let read = server.runtime.checked(read.await, "reading the zones");
+    let (pags, lent) = read.map(|(read, _)| read).unwrap_or_default();
     let targets = server.targets.free_blocks();
     pags.into_iter()
         .map(|pag| {
             let path = server.space.path(pag.id);
             let (id, uuid) = (pag.id.0, pag.uuid.to_string());
             let device = server.space.device_state(pag.id);
+            let lent = lent.get(&pag.id).into_iter().flatten();
+            let lent: Vec<_> = lent.map(|(shard, n)| (u64::from(shard.0), *n)).collect();
             PagStatus {
                 id,
                 uuid,
-                kind: if pag.kind == ZoneKind::Target { "target" } else { "blocks" },
+                kind: match pag.kind {
+                    ZoneKind::Target => "target",
+                    ZoneKind::Borrowed => "borrowed",
+                    ZoneKind::Blocks => "blocks",
+                },
                 path,
-                blocks: pag.total,
+                blocks: match pag.kind {
+                    ZoneKind::Borrowed => lent.iter().map(|(_, blocks)| blocks).sum(),
+                    _ => pag.total,
+                },
+                lent,
                 free: match planted(Bug::FreedCalledFree) {
                     true => pag.free + pag.freed,
                     false => targets.get(&pag.id).copied().unwrap_or(pag.free),

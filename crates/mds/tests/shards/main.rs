@@ -5,6 +5,7 @@
 mod batches;
 mod bed;
 mod crashes;
+mod loans;
 mod moves;
 mod names;
 mod spread;

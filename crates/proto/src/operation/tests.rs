@@ -70,6 +70,7 @@ fn all() -> Vec<Op> {
         Op::SwapLayouts { ino, spare: dir },
         Op::Servers {},
         Op::Tell { letters: Vec::new() },
+        Op::Lend { shard: 1, sequence: 1, blocks: 1 },
     ]
 }
 

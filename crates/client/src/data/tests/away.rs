@@ -129,7 +129,7 @@ fn lost_target_fails_at_once_also_what_waits_for_it() {
         let read = rig.env.spawn_join(async move { reads.read(BLOCK_U64, BLOCK).await.err() });
         let sync = rig.env.spawn_join(async move { syncs.fsync(false).await });
         rig.env.sleep(Duration::from_secs(2)).await;
-        let zones: Vec<_> = [1, 2].map(|id| rig.ctx.disks.get(PagId(id)).unwrap()).into();
+        let zones: Vec<_> = [1, 2].map(|id| rig.ctx.disks.get(HOME, PagId(id)).unwrap()).into();
         let zones = zones.iter().map(|zone| zone.info().clone()).collect();
         let lost = ZoneList { zones, lost: vec![PagId(1)], leaving: Vec::new() };
         rig.ctx.zones_reported(HOME, &lost);
@@ -182,7 +182,7 @@ fn write_given_up_with_a_lost_zone_never_falls_on_what_others_wrote_since() {
             let answered = target.counts.borrow().writes > writes;
             assert_eq!(answered, case == GivenUp::Answered);
             target.kill();
-            let info = rig.ctx.disks.get(PagId(1)).unwrap().info().clone();
+            let info = rig.ctx.disks.get(HOME, PagId(1)).unwrap().info().clone();
             let (zones, leaving) = (vec![info], Vec::new());
             let lost = ZoneList { zones, lost: vec![PagId(1)], leaving };
             rig.ctx.zones_reported(HOME, &lost);

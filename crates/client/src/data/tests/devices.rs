@@ -251,7 +251,7 @@ fn zones_of_one_device_share_its_state() {
         .await
         .expect("one path is given for both");
         kill(&disk);
-        let zone = ctx.disks.get(PagId(2)).unwrap().clone();
+        let zone = ctx.disks.get(HOME, PagId(2)).unwrap().clone();
         assert_eq!(zone.read(3, env.buffer(BLOCK)).await.0, Err(Fault::Io));
         env.sleep(Duration::from_millis(300)).await;
         let states: Vec<_> = ctx.devices().iter().map(|device| device.state).collect();
@@ -260,7 +260,7 @@ fn zones_of_one_device_share_its_state() {
         assert_eq!(ctx.class(HOME, &[]).pool.avoided(), [PagId(1), PagId(2)]);
         disk.heal();
         disk.poke(67 * BLOCK_U64, &[9; BLOCK]);
-        let other = ctx.disks.get(PagId(1)).unwrap().clone();
+        let other = ctx.disks.get(HOME, PagId(1)).unwrap().clone();
         assert_eq!(other.read(3, env.buffer(BLOCK)).await.0, Err(Fault::Io), "asks for it");
         env.sleep(Duration::from_secs(2)).await;
         let (read, block) = zone.read(3, env.buffer(BLOCK)).await;

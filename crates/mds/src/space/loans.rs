@@ -1,0 +1,130 @@
+//! Space that this server lends to others, and that they lend to it.
+//!
+//! Invariants:
+//! - a loan is durable at the lender before the borrower hears of it. If the borrower has not
+//!   entered it, it asks for the same loan again;
+//! - a zone of another server is open here before blocks of it are granted, or counts as absent:
+//!   evictions flush it, and look for locks there;
+//! - the fencing epoch in the label of such a zone is the other server's. Nobody compares it with
+//!   this one's, or raises it.
+
+use mfs::{Cost, Loan, PagFormat, StoreError};
+use proto::mds::{BORROWED_ZONE, PagInfo, PagRun};
+use types::{Fault, ShardId, Transno};
+
+use super::new_zone::Entering;
+use super::{Space, zones};
+use crate::config::PagPlace;
+
+/// What a lender answers: a zone, its first block on the device, and blocks there.
+pub type Lent = (PagInfo, u64, Vec<PagRun>);
+
+impl Space {
+    /// Lends free blocks to another server. See [`proto::mds::Op::Lend`].
+    ///
+    /// # Errors
+    /// `NoSpace`: nothing can be lent. `Invalid`: it is neither the last loan nor the next one.
+    /// Those of the store.
+    pub async fn lend(&self, to: ShardId, sequence: u32, blocks: u64) -> Result<Lent, Fault> {
+        let runtime = &self.runtime;
+        let failed = |error: StoreError| {
+            runtime.note_failure(&error, "lending space");
+            error.fault()
+        };
+        runtime.mfs.add_lent_space().await.map_err(failed)?;
+        let lent = runtime.mfs.run(Cost::STEP, |txn| txn.space().lend(to, sequence, blocks));
+        let (loan, transno) = lent.await.map_err(failed)?;
+        runtime.wait_durable(transno).await.map_err(failed)?;
+        let PagFormat { id, uuid, device, start, blocks } = loan.zone;
+        let runs: Vec<PagRun> =
+            loan.runs.iter().map(|&(addr, len)| PagRun { pag: id, addr, len }).collect();
+        let sum: u64 = runs.iter().map(|run| run.len).sum();
+        runtime.log(&format!(
+            "{sum} blocks of data zone {id} are lent to the metadata server of shard {to} \
+             (loan {sequence})"
+        ));
+        let (kind, path) = (proto::mds::BLOCK_ZONE, self.path(id));
+        Ok((PagInfo { id, uuid, device, blocks, kind, path }, start, runs))
+    }
+
+    /// The number of the next loan from a shard.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn next_loan(&self, from: ShardId) -> Result<u32, Fault> {
+        let next = self.runtime.mfs.run(Cost::READ, |txn| txn.space().next_loan(from)).await;
+        next.map(|(next, _)| next).map_err(|error| {
+            self.runtime.note_failure(&error, "reading loans");
+            error.fault()
+        })
+    }
+
+    /// Enters what the server of a shard has lent: it can be granted from now on. Returns how many
+    /// blocks that are.
+    ///
+    /// # Errors
+    /// `Protocol`: the answer makes no sense. Those of the store.
+    pub async fn enter_loan(
+        &self,
+        from: ShardId,
+        sequence: u32,
+        (zone, start, runs): Lent,
+    ) -> Result<u64, Fault> {
+        let runtime = &self.runtime;
+        if runs.iter().any(|run| run.pag != zone.id) {
+            return Err(Fault::Protocol);
+        }
+        let failed = |error: StoreError| {
+            runtime.note_failure(&error, "entering lent space");
+            error.fault()
+        };
+        let PagInfo { id, uuid, device, blocks, .. } = zone;
+        let format = PagFormat { id, uuid, device, start, blocks };
+        let runs = runs.into_iter().map(|run| (run.addr, run.len)).collect();
+        let loan = Loan { zone: format, runs };
+        runtime.mfs.add_lent_space().await.map_err(failed)?;
+        let is_new = self.zones.borrow().iter().all(|known| known.id != id);
+        let path = self.path_elsewhere(&zone);
+        let place = PagPlace { id, uuid, path: path.clone() };
+        let found = if is_new { Some(self.look_at(&place).await) } else { None };
+        self.entering.set(is_new);
+        let entering = is_new.then(|| Entering(self));
+        let entered = runtime.mfs.run(Cost::STEP, |txn| txn.space().borrow(from, sequence, &loan));
+        let (_, transno) = entered.await.map_err(failed)?;
+        runtime.wait_durable(transno).await.map_err(failed)?;
+        if let Some(found) = found {
+            let kind = BORROWED_ZONE;
+            self.zones.borrow_mut().push(PagInfo { id, uuid, device, blocks, kind, path });
+            self.states.borrow_mut().insert(id, (mfs::PagUse::InService, Transno::ZERO));
+            self.devices.add_borrowed(vec![place], found);
+        }
+        drop(entering);
+        let sum = loan.runs.iter().map(|(_, len)| len).sum();
+        runtime.log(&format!(
+            "the metadata server of shard {from} has lent {sum} blocks of its data zone {id} \
+             (loan {sequence})"
+        ));
+        if is_new {
+            self.announce_zones();
+        }
+        self.announce_return();
+        Ok(sum)
+    }
+
+    /// The path of a zone of another server on this host: that of the configuration, or the other
+    /// server's.
+    fn path_elsewhere(&self, zone: &PagInfo) -> String {
+        let named = self.runtime.config.elsewhere.iter().find(|(id, _)| *id == zone.id);
+        named.map_or_else(|| zone.path.clone(), |(_, path)| path.clone())
+    }
+
+    /// Opens the device of a zone; `None`: it does not answer.
+    async fn look_at(&self, place: &PagPlace) -> Option<super::devices::Look> {
+        let (runtime, places) = (self.runtime.clone(), vec![place.clone()]);
+        let opened =
+            self.runtime.env.spawn_join(async move { zones::open(&runtime, &places).await });
+        let opened = self.runtime.env.timeout_awake(zones::LOOK_MAX, opened).await?;
+        let found = opened.map(|(disk, found)| (disk, found.label.fencing_epoch));
+        Some(found.map_err(|problem| problem.to_string()))
+    }
+}
