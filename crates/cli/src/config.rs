@@ -135,6 +135,8 @@ pub struct Cluster {
     pub journal: Option<Zone>,
     /// Its data zones. Those of one device follow each other, in the order of their places on it.
     pub data: Vec<(PagId, Zone)>,
+    /// The data zones of the other servers, which may lend this one blocks of them.
+    pub elsewhere: Vec<(PagId, Zone)>,
     /// Agents that fence evicted clients, in the order in which they are tried.
     pub fences: Vec<FenceConfig>,
     /// The file with the key that the server shares with object targets; `None`: it can use none.
@@ -292,12 +294,15 @@ impl Reader<'_> {
         let several = if places.len() > 1 { &places[..] } else { &[] };
         let namespace: Vec<String> = several.iter().map(|(listen, _)| listen.clone()).collect();
         let mut clusters = Vec::with_capacity(places.len());
+        let all: Vec<(PagId, Zone)> = zones.iter().flatten().cloned().collect();
         for (number, (place, data)) in places.iter().zip(zones).enumerate() {
+            let is_other = |(id, _): &&(PagId, Zone)| data.iter().all(|(own, _)| own != id);
+            let elsewhere = all.iter().filter(is_other).cloned().collect();
             let own = self.cluster(&raw, place)?;
             let known = [&namespace[..], &own.standbys].concat();
             let take_over = self.take_over(mds.as_deref(), &known, own.membership.is_some())?;
             let (namespace, shard) = (namespace.clone(), servers::shard(number));
-            clusters.push(Cluster { data, namespace, take_over, shard, ..own });
+            clusters.push(Cluster { data, elsewhere, namespace, take_over, shard, ..own });
         }
         self.refuse_without_zones(&clusters, targets)?;
         Ok(clusters)
@@ -338,6 +343,7 @@ impl Reader<'_> {
             metadata: home.metadata.clone(),
             journal: home.journal.clone(),
             data: Vec::new(),
+            elsewhere: Vec::new(),
             fences: self.fences(&raw.fence)?,
             target_key: raw.targets.key.as_ref().map(|key| self.path(key.get_ref())),
         })
@@ -353,9 +359,12 @@ impl Cluster {
 
     /// The paths of the data zones, relative to the current directory.
     pub fn zone_paths(&self) -> Vec<(PagId, String)> {
-        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let place = |(id, zone): &(PagId, Zone)| (*id, absolute(&zone.path).display().to_string());
-        self.data.iter().map(place).collect()
+        paths(&self.data)
+    }
+
+    /// The paths of the data zones of the other servers.
+    pub fn paths_elsewhere(&self) -> Vec<(PagId, String)> {
+        paths(&self.elsewhere)
     }
 }
 
@@ -565,6 +574,13 @@ impl Reader<'_> {
         let agent = self.path(raw.agent.get_ref());
         Ok(FenceConfig { host: raw.host.get_ref().clone(), agent, timeout, options })
     }
+}
+
+/// The paths of zones, relative to the current directory.
+fn paths(zones: &[(PagId, Zone)]) -> Vec<(PagId, String)> {
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let place = |(id, zone): &(PagId, Zone)| (*id, absolute(&zone.path).display().to_string());
+    zones.iter().map(place).collect()
 }
 
 #[cfg(test)]

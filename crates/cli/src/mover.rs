@@ -77,11 +77,15 @@ impl Zone {
 
     fn of(zone: &Value) -> Zone {
         let pool = |pool: &Value| (number(&pool["client"]), number(&pool["blocks"]));
+        let is_borrowed = text(&zone["kind"]) == "borrowed";
+        let lent = |lent: &Value| if is_borrowed { 0 } else { number(&lent["blocks"]) };
+        let lent: u64 = list(&zone["lent"]).map(lent).sum();
         Zone {
             id: PagId(number(&zone["id"]) as u16),
             state: text(&zone["state"]).to_owned(),
             is_target: text(&zone["kind"]) == "target",
-            blocks: number(&zone["blocks"]),
+            // What others have is nothing that could move.
+            blocks: number(&zone["blocks"]).saturating_sub(lent),
             free: number(&zone["free"]),
             freed: number(&zone["freed"]),
             pools: list(&zone["pools"]).map(pool).collect(),

@@ -5,7 +5,7 @@ use std::io::{BufReader, BufWriter, IsTerminal, Write};
 
 use env::{DriverKind, Env};
 use mfs::dump::Dumped;
-use mfs::{Mfs, OpenOptions};
+use mfs::{Cost, Mfs, OpenOptions};
 use types::ShardId;
 
 use crate::args::{DumpArgs, LoadArgs};
@@ -29,6 +29,7 @@ pub fn dump(args: &DumpArgs) -> Ended {
     }
     run(cluster, |env, cluster| async move {
         let mfs = open(&env, &cluster).await?;
+        refuse_lent_space(&mfs, &cluster).await?;
         let mut out = BufWriter::with_capacity(BUFFER, std::io::stdout().lock());
         let paths = cluster.zone_paths();
         let dumped = mfs::dump::dump(&mfs, &zone_devices(&paths), &mut out).await;
@@ -58,6 +59,20 @@ pub fn dump(args: &DumpArgs) -> Ended {
             None => Ok(0),
         }
     })
+}
+
+/// A dump says nothing of blocks that metadata servers have lent to each other: after a load two of
+/// them would use these.
+async fn refuse_lent_space(mfs: &Mfs, cluster: &Cluster) -> Result<(), Failure> {
+    let lent = mfs.run(Cost::READ, |txn| txn.space().lent()).await;
+    if lent.is_ok_and(|(lent, _)| lent.is_empty()) {
+        return Ok(());
+    }
+    Err(failed(format!(
+        "{}: this server has lent data blocks to another one, or that to it, which a dump does not \
+         carry: copy the metadata devices of all servers instead, while none runs",
+        whose(cluster)
+    )))
 }
 
 /// What is missing in a dump; `None` if nothing is missing.

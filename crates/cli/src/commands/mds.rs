@@ -377,6 +377,7 @@ async fn config_of(
         lease: cluster.lease,
         serve: cluster.serve,
         pags: places(mfs, path, cluster).await?,
+        elsewhere: cluster.paths_elsewhere(),
         scrub_interval: cluster.scrub_interval,
         scrub_rate: cluster.scrub_rate,
         keys: keys::of_server(cluster)?,
@@ -509,6 +510,8 @@ async fn places(mfs: &Mfs, path: &str, cluster: &Cluster) -> Result<Vec<PagPlace
             Some((_, zone)) => std::path::absolute(&zone.path).unwrap_or(zone.path.clone()),
             // The metadata know its address.
             None if state.kind == ZoneKind::Target => continue,
+            // Its server's part of the file names it.
+            None if state.kind == ZoneKind::Borrowed => continue,
             None => {
                 // `redbud pag add` adds zones while other servers stand by.
                 log::line(&format!(

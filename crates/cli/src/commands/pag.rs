@@ -27,6 +27,8 @@ use crate::{admin, output, target};
 const DRAINED: &str = "drained";
 /// What is before the address of an object target.
 const OST: &str = "ost:";
+/// The kind of a zone that is another server's.
+const BORROWED: &str = "borrowed";
 
 #[derive(Serialize)]
 struct Added {
@@ -197,6 +199,12 @@ struct Zone {
     uuid: String,
     device: String,
     state: String,
+    /// Bytes that other servers have of it.
+    #[serde(skip_serializing_if = "is_none")]
+    bytes_lent: u64,
+    /// The shard of the server whose zone it is, if that has lent this one `bytes` of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lent_by: Option<u64>,
     /// How the server finds the device.
     device_state: String,
     bytes: u64,
@@ -205,6 +213,11 @@ struct Zone {
     bytes_freed: u64,
     /// In the pools of clients.
     bytes_pooled: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_none(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// The zones of all metadata servers.
@@ -244,9 +257,16 @@ fn zones_of(server: &Server) -> Result<Vec<Zone>, Failure> {
         let leaves = [PagUse::Draining, PagUse::Paused].map(PagUse::name);
         leaves.contains(&text(&zone["state"])) && zone["free"] == zone["blocks"]
     };
+    let lent = |zone: &Value| -> u64 {
+        list(&zone["lent"]).map(|lent| number(&lent["blocks"]) * BLOCK_U64).sum()
+    };
+    let lender = |zone: &Value| number(&zone["lent"][0]["shard"]);
+    let is_borrowed = |zone: &Value| text(&zone["kind"]) == BORROWED;
     let zone = |zone: &Value| Zone {
         pag: number(&zone["id"]),
         mds,
+        bytes_lent: if is_borrowed(zone) { 0 } else { lent(zone) },
+        lent_by: is_borrowed(zone).then(|| lender(zone)),
         uuid: text(&zone["uuid"]).to_owned(),
         device: text(&zone["path"]).to_owned(),
         state: if is_drained(zone) { DRAINED } else { text(&zone["state"]) }.to_owned(),
@@ -270,9 +290,14 @@ fn list_all(args: &PagListArgs) -> Ended {
         for zone in &report.pags {
             let mds = zone.mds.map(|mds| mds.to_string());
             let mut row: Vec<String> = mds.into_iter().collect();
+            let state = match (zone.lent_by, zone.bytes_lent) {
+                (Some(shard), _) => format!("{}, lent by server {shard}", zone.state),
+                (None, 0) => zone.state.clone(),
+                (None, lent) => format!("{}, {} lent", zone.state, human_size(lent)),
+            };
             row.extend([
                 zone.pag.to_string(),
-                zone.state.clone(),
+                state,
                 human_size(zone.bytes),
                 human_size(zone.bytes_free),
                 human_size(zone.bytes_freed),
@@ -338,6 +363,15 @@ fn drain_out(args: &PagDrainArgs) -> Ended {
         return drain::run(args);
     }
     let id = PagId(args.pag);
+    let source = target::source_or_only(args.target.as_ref())?;
+    let is_borrowed = |zone: &Zone| zone.pag == u64::from(id.0) && zone.lent_by.is_some();
+    if zones(&source)?.iter().any(is_borrowed) {
+        let text = format!(
+            "data zone {id} cannot drain: blocks of it are lent to another metadata server, which \
+             keeps them: `redbud pag list` shows how many"
+        );
+        return Err(refused(text));
+    }
     servers.iter().try_for_each(|server| begin_drain(server, id))?;
     Err(drain::target_left(id))
 }

@@ -4,6 +4,7 @@
 mod checks;
 mod keys;
 mod kills;
+mod loans;
 mod neighbours;
 mod spread;
 mod standbys;
@@ -44,7 +45,10 @@ impl Local {
 
     /// Starts it with these options, and waits until it is mounted.
     fn begin(&mut self, options: &[&str]) {
-        let mut command = self.command();
+        let mut command = match options.contains(&"--disk-size") {
+            true => self.bare(),
+            false => self.command(),
+        };
         self.running = Some(command.args(options).stdout(Stdio::null()).spawn().unwrap());
         let mount = self.mount();
         eventually("the mount stands", || {
@@ -60,9 +64,16 @@ impl Local {
     }
 
     fn command(&self) -> Command {
+        let mut command = self.bare();
+        command.args(["--disk-size", "1G"]);
+        command
+    }
+
+    /// Without the size of data disks.
+    fn bare(&self) -> Command {
         let mut command = redbud();
         command.arg("local").arg(self.dir()).arg("--mount").arg(self.mount());
-        command.args(["--disk-size", "1G", "--metadata-size", "256M", "--lease", "5s"]);
+        command.args(["--metadata-size", "256M", "--lease", "5s"]);
         command
     }
 
