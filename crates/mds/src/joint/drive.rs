@@ -176,6 +176,11 @@ async fn carry_out(server: Rc<Server>, id: TxnId, open: Rc<Open>) {
 /// Waits until a record is durable, and lets the machine know.
 async fn log(server: Rc<Server>, (id, record): (TxnId, Record), transno: Transno) {
     if server.runtime.wait_durable(transno).await.is_ok() {
+        if record == Record::Started {
+            // The next new files of the directory are begun while this is agreed on.
+            let open = server.joint.open.borrow().get(&id).cloned();
+            drop(open.and_then(|open| open.turn.take()));
+        }
         let mut actions = Vec::new();
         server.joint.site.borrow_mut().logged(id, record, &mut actions);
         perform(&server, actions);

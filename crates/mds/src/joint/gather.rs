@@ -4,7 +4,7 @@
 //! It plans for those that change another name of the directory, and takes those whose parts have
 //! the same single worker. They leave the gate, and all are one joint operation. New files of a
 //! spread directory wait at a gate of its number at their coordinator, where nothing else does.
-//! Behind a full batch they do not wait.
+//! They wait until STARTED of the one before is durable, and behind a full batch not at all.
 //!
 //! Invariants:
 //! - nobody waits for a batch to fill: only an operation that waits at the gate already is taken;

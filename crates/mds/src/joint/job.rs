@@ -227,7 +227,7 @@ pub struct Open {
     /// Gates that it holds.
     pub waited: RefCell<Waited>,
     /// Of a coordinator of new files: the gate of their directory here, where only further new
-    /// files wait. A full batch has given it to the next one.
+    /// files wait. It is given to the next ones when STARTED is durable, by a full batch at once.
     pub turn: RefCell<Option<HeldGates>>,
     /// Gates of inodes that it has made, which nobody can have found before.
     pub made: RefCell<Option<HeldGates>>,
