@@ -22,15 +22,19 @@ use engine::format::features::Feature;
 impl Check {
     /// Reads which blocks were lent, by this shard or to it, and notes which are not this shard's.
     pub(super) async fn lent(&mut self, pags: &Zones) -> Result<(), StoreError> {
-        let mut runs = Vec::new();
+        let (mut runs, mut is_whole) = (Vec::new(), false);
         self.walk((LENT, "lent space"), |check, key, value| {
             let (pag, start) = decode_run_key(key);
             if start.0 > 0 || *value != [0; LENT_VALUE] {
                 check.require_lent_space();
                 runs.push((pag, start, LentRun::decode(value)));
+            } else {
+                is_whole = true;
             }
         })
         .await?;
+        // A tree that has lost something may have lost its entry of zeros, too.
+        let is_unused = is_whole && runs.is_empty();
         let mut borrowed = BTreeMap::<PagId, Vec<(u64, u64)>>::new();
         let mut lenders = BTreeMap::<PagId, ShardId>::new();
         for (pag, start, lent) in runs {
@@ -58,6 +62,7 @@ impl Check {
             let lender = lenders.get(&pag).copied().unwrap_or(self.shard);
             self.not_borrowed((pag, record.blocks), lender, &runs);
         }
+        self.may_have_lent = self.features.has(Feature::LENT_SPACE) && !is_unused;
         Ok(())
     }
 

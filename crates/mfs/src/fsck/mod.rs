@@ -343,6 +343,8 @@ struct Check {
     stranded: Vec<(MetaBlock, stranded::BlockEvidence)>,
     /// Files that map more blocks than their slots count, and the difference.
     overmapped: BTreeMap<Ino, u64>,
+    /// Other shards may have data blocks of this one's zones.
+    may_have_lent: bool,
     /// Inodes with more links than names that the check met.
     underlinked: BTreeSet<Ino>,
     /// Directories whose last content blocks are missing.
@@ -376,6 +378,7 @@ impl Check {
             shared: BTreeSet::new(),
             stranded: Vec::new(),
             overmapped: BTreeMap::new(),
+            may_have_lent: false,
             underlinked: BTreeSet::new(),
             short_directories: Vec::new(),
             without_map: Vec::new(),

@@ -206,7 +206,7 @@ kinds! {
         "what lies outside is taken out: a file has a hole there; a zone that is not in the table is entered, as the label of its device says, and if that is not to be had nothing is done about data; what lies in a zone that never was is removed";
     /// A data block that nobody owns.
     LostDataBlock = Warning, "a data block belongs to nobody",
-        "it becomes free; where servers have lent each other space it stays, as another one may have it";
+        "it becomes free; where servers may have lent each other space it stays, as another one may have it";
     /// An entry of the tree of lent space that cannot be.
     BadLoan = Error, "what is kept of data space that servers have lent to each other makes no sense",
         "nothing: no block becomes free of which another server may have files; backups of both servers, of one moment, have what should be here";

@@ -12,7 +12,6 @@ use crate::format::space::{
 };
 use crate::trees::{FREE, FREED, PAGS, POOLS, SEGMENTS};
 use engine::error::StoreError;
-use engine::format::features::Feature;
 
 /// Who owns a run of data blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -389,7 +388,7 @@ impl Check {
         let detail = format!("{} blocks", to - from);
         self.found(ProblemKind::LostDataBlock, Subject::Data(pag, PagBlock(from)), detail);
         // What is kept of loans may be lost: the blocks may hold files of another shard.
-        if !self.features.has(Feature::LENT_SPACE) {
+        if !self.may_have_lent {
             self.plan.add(Fix::AddFree(pag, from, to - from));
         }
     }

@@ -10,7 +10,7 @@
 //!   compared nor named;
 //! - a zone of another shard, which has lent blocks of it, is not compared with its label: that
 //!   shard does it;
-//! - where space may be lent, no zone counts as one that never existed;
+//! - where space may have been lent, no zone counts as one that never existed;
 //! - a zone never existed if neither the table nor the caller names it, and the caller names every
 //!   zone of the table, which has some. A zone with both files and other space did exist.
 
@@ -20,7 +20,6 @@ use super::plan::Fix;
 use super::space::{Owner, Piece, Zones};
 use super::{Check, ProblemKind, Subject};
 use crate::format::space::{PagRecord, ZoneKind};
-use engine::format::features::Feature;
 
 impl Check {
     /// Compares a zone's line in the table with its label, and with the runs in it.
@@ -58,7 +57,7 @@ impl Check {
 
     /// Did a zone without a record, in which these pieces lie, never exist?
     pub(super) fn never_existed(&self, pag: PagId, table: &Zones, pieces: &[Piece]) -> bool {
-        if self.features.has(Feature::LENT_SPACE) {
+        if self.may_have_lent {
             return false;
         }
         let named = |pag: &PagId| self.labels.has_device(*pag);
