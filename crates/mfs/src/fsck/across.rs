@@ -518,9 +518,9 @@ mod tests {
         assert_eq!(found(&both, &both), []);
         assert_eq!(found(&both, &both[..2]), [], "the last one is not entered yet");
         assert_eq!(found(&both[..2], &[]), []);
-        let lost = Disagreement::NotBorrowed(blocks(9, 2));
-        assert_eq!(found(&both, &[both[0], both[2]]), [lost.clone()]);
-        assert_eq!(found(&both[..2], &both[..1]), [lost], "a part of the last one");
+        let lost = [Disagreement::NotBorrowed(blocks(9, 2))];
+        assert_eq!(found(&both, &[both[0], both[2]]), lost);
+        assert_eq!(found(&both[..2], &both[..1]), lost, "a part of the last one");
         assert_eq!(found(&both, &[]), [Disagreement::NotBorrowed(blocks(20, 7))]);
         assert_eq!(found(&both[..2], &both), [Disagreement::NotLent(blocks(20, 7))]);
         let longer = [(1, 6, 1)];
