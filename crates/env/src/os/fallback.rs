@@ -333,27 +333,27 @@ impl Driver for Fallback {
     fn submit(&mut self, _node: NodeId, token: Token, op: Op) {
         match op {
             Op::Read { disk, offset, mut buf, start } => {
-                pool::submit(&self.mailbox, token, move || {
+                pool::submit_io(&self.mailbox, token, move || {
                     let result = sys::read_at(raw(&disk), offset + start as u64, &mut buf[start..]);
                     (result, Payload::Buf(buf))
                 })
             }
             Op::Write { disk, offset, buf, start } => {
-                pool::submit(&self.mailbox, token, move || {
+                pool::submit_io(&self.mailbox, token, move || {
                     let result = sys::write_at(raw(&disk), offset + start as u64, &buf[start..]);
                     (result, Payload::Buf(buf))
                 })
             }
             Op::WriteParts { disk, offset, bufs, start } => {
-                pool::submit(&self.mailbox, token, move || {
+                pool::submit_io(&self.mailbox, token, move || {
                     let at = offset + start as u64;
                     (sys::write_parts_at(raw(&disk), at, &bufs, start), Payload::Bufs(bufs))
                 })
             }
-            Op::Flush { disk } => pool::submit(&self.mailbox, token, move || {
+            Op::Flush { disk } => pool::submit_io(&self.mailbox, token, move || {
                 (sys::datasync(raw(&disk)).map(|()| 0), Payload::None)
             }),
-            Op::Discard { disk, offset, len } => pool::submit(&self.mailbox, token, move || {
+            Op::Discard { disk, offset, len } => pool::submit_io(&self.mailbox, token, move || {
                 (device::discard(raw(&disk), offset, len).map(|()| 0), Payload::None)
             }),
             Op::Recv { socket, bytes, max } => {
@@ -419,5 +419,6 @@ impl Driver for Fallback {
         self.sources.clear();
         self.parked.clear();
         self.ended.clear();
+        pool::end(&self.mailbox);
     }
 }

@@ -423,7 +423,7 @@ impl Driver for Ring {
                     .build();
                 self.start(token, entry, InFlight::Flush { _disk: disk });
             }
-            Op::Discard { disk, offset, len } => pool::submit(&self.mailbox, token, move || {
+            Op::Discard { disk, offset, len } => pool::submit_io(&self.mailbox, token, move || {
                 (device::discard(raw(&disk), offset, len).map(|()| 0), Payload::None)
             }),
             Op::Recv { socket, bytes, max } => self.recv(token, socket, bytes, max),
@@ -525,6 +525,7 @@ impl Driver for Ring {
             }
             std::mem::forget(std::mem::take(&mut self.rung));
         }
+        pool::end(&self.mailbox);
     }
 }
 
