@@ -54,6 +54,9 @@ pub enum Life {
 pub const PLANNED: &str = "a planned failover";
 /// Why an owner has released that was stopped in order.
 pub const STOPPED: &str = "it was stopped";
+/// Why an owner has released that had taken over beside what it serves, and was stopped in order.
+/// That says nothing of the metadata's own server.
+pub const RESCUER_STOPPED: &str = "the server that had taken it over was stopped";
 
 /// Why an owner may be replaced.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -25,7 +25,7 @@ use env::Env;
 use env::sync::{Notified, Notify};
 use mds::standby::{self, Courtesy, LOOK, Proven, Turn, Watcher};
 use mds::{Control, MembershipReport};
-use membership::{Member, Membership, PLANNED, STOPPED, Term, Trouble, Waiting};
+use membership::{Member, Membership, PLANNED, RESCUER_STOPPED, STOPPED, Term, Trouble, Waiting};
 use mfs::Mfs;
 use proto::mds::Mds as MdsPeer;
 use serde_json::{Value, json};
@@ -571,6 +571,7 @@ impl Desk {
         }
         let why = match self.asked.get() {
             true => PLANNED,
+            false if self.station.beside.is_some() => RESCUER_STOPPED,
             false => STOPPED,
         };
         release(membership, term, why).await?;

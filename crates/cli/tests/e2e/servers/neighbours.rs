@@ -33,8 +33,13 @@ impl Local {
 
     /// Kills the process that serves as this server, and waits until another one does.
     fn kill_owner(&self, server: usize) {
+        self.end_owner(server, Signal::KILL);
+    }
+
+    /// Ends the process that serves as this server, and waits until another one does.
+    fn end_owner(&self, server: usize, how: Signal) {
         let (pid, count) = (self.owner(server), self.history(server).len());
-        signal(pid, Signal::KILL);
+        signal(pid, how);
         eventually("another process serves", || {
             let history = self.history(server);
             history.len() > count && history.last().is_some_and(|one| one["opened"] != 0)
@@ -155,6 +160,9 @@ fn one_of_two_living_servers_takes_over_a_third() {
     assert!(own.contains(&local.owner(2)));
     assert_eq!(local.history(2).len(), before + 1);
     local.assert_all_serve(3, "all");
+    // Stopped in order, that one leaves to the other one what it had taken over.
+    local.end_owner(2, Signal::TERM);
+    assert!(own.contains(&local.owner(2)));
     // Its own server comes back, and stands by until it is given back.
     local.resume(3);
     eventually("its own server stands by", || {
