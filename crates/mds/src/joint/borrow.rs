@@ -45,9 +45,16 @@ pub async fn borrow(server: &Rc<Server>, blocks: u64) {
         match borrow_from(server, &peer, blocks).await {
             Ok(_) => return,
             Err(Fault::NoSpace) => {}
-            Err(fault) => server.runtime.log(&format!(
-                "the metadata server of shard {} has lent no space: {fault:?}",
+            Err(Fault::Invalid) => server.runtime.log(&format!(
+                "no loan of the metadata server of shard {} can be entered: one of the two has \
+                 older metadata than the other. Run `redbud fsck` of all servers before anything \
+                 is written",
                 peer.shard()
+            )),
+            Err(fault) => server.runtime.log(&format!(
+                "the metadata server of shard {} has lent no space: {}",
+                peer.shard(),
+                fault.text()
             )),
         }
     }

@@ -69,8 +69,8 @@ impl Recovery {
     }
 
     fn welcome(&self, session: &Session, (state, survived): Standing) -> Welcome {
-        let (agreed, zones) = (session.agreed(), self.space.zones());
-        session.set_zones_named(zones.len());
+        let (agreed, zones) = (session.agreed(), self.space.zones_for(session.agreed()));
+        session.set_zones_named(self.space.zones().len());
         Welcome {
             version: agreed.version,
             features: agreed.features,

@@ -8,7 +8,7 @@
 //! - the fencing epoch in the label of such a zone is the other server's. Nobody compares it with
 //!   this one's, or raises it.
 
-use mfs::{Cost, Loan, PagFormat, StoreError};
+use mfs::{Cost, Feature, Loan, PagFormat, StoreError};
 use proto::mds::{BORROWED_ZONE, PagInfo, PagRun};
 use types::{Fault, ShardId, Transno};
 
@@ -31,9 +31,22 @@ impl Space {
             runtime.note_failure(&error, "lending space");
             error.fault()
         };
+        // A server that cannot lend stays readable for older releases.
+        let can = runtime.mfs.run(Cost::READ, |txn| txn.space().can_lend()).await;
+        let has_lent = runtime.mfs.superblock().features.has(Feature::LENT_SPACE);
+        if !has_lent && !can.map_err(failed)?.0 {
+            return Err(Fault::NoSpace);
+        }
         runtime.mfs.add_lent_space().await.map_err(failed)?;
-        let lent = runtime.mfs.run(Cost::STEP, |txn| txn.space().lend(to, sequence, blocks));
-        let (loan, transno) = lent.await.map_err(failed)?;
+        let lent = runtime.mfs.run(Cost::STEP, |txn| txn.space().lend(to, sequence, blocks)).await;
+        if let Err(StoreError::Fault(Fault::Invalid)) = &lent {
+            runtime.log(&format!(
+                "the metadata server of shard {to} asks for loan {sequence}, which is neither the \
+                 last one nor the next: one of the two has older metadata than the other. Run \
+                 `redbud fsck` of all servers before anything is written"
+            ));
+        }
+        let (loan, transno) = lent.map_err(failed)?;
         runtime.wait_durable(transno).await.map_err(failed)?;
         let PagFormat { id, uuid, device, start, blocks } = loan.zone;
         let runs: Vec<PagRun> =
@@ -87,8 +100,7 @@ impl Space {
         let path = self.path_elsewhere(&zone);
         let place = PagPlace { id, uuid, path: path.clone() };
         let found = if is_new { Some(self.look_at(&place).await) } else { None };
-        self.entering.set(is_new);
-        let entering = is_new.then(|| Entering(self));
+        let entering = is_new.then(|| Entering::begin(self));
         let entered = runtime.mfs.run(Cost::STEP, |txn| txn.space().borrow(from, sequence, &loan));
         let (_, transno) = entered.await.map_err(failed)?;
         runtime.wait_durable(transno).await.map_err(failed)?;

@@ -22,7 +22,10 @@ use std::rc::Rc;
 use env::LockScope;
 use env::sync::Notify;
 use mfs::{Cost, PagUse};
-use proto::mds::{Message, PagInfo, Push, TARGET_ZONE, ZONE_PUSHES, ZoneList};
+use proto::mds::{
+    BORROWED_ZONE, LENDING, Message, PagInfo, Push, TARGET_ZONE, ZONE_PUSHES, ZoneList,
+};
+use session::server::Agreed;
 use types::{ClientId, Epoch, PagId, Transno};
 
 use self::devices::DataDevices;
@@ -56,14 +59,19 @@ pub struct Space {
     states: RefCell<BTreeMap<PagId, (PagUse, Transno)>>,
     /// A device is being added.
     adding: Cell<bool>,
-    /// Its zone is in the table, and not yet in `zones`.
-    entering: Cell<bool>,
+    /// How many zones may be in the table, and not yet in `zones`.
+    entering: Cell<usize>,
     entered: Notify,
     devices: DataDevices,
     /// The server's own choice of places, for clients that keep no blocks.
     pub placing: Placing,
     /// Notified when blocks may have become free.
     returned: Notify,
+}
+
+/// Does a client of such a session know what the zone is?
+fn takes(agreed: Agreed, zone: &PagInfo) -> bool {
+    zone.kind != BORROWED_ZONE || agreed.version >= LENDING
 }
 
 impl Space {
@@ -82,7 +90,7 @@ impl Space {
             zones: RefCell::default(),
             states: RefCell::default(),
             adding: Cell::new(false),
-            entering: Cell::new(false),
+            entering: Cell::new(0),
             entered: Notify::new(),
             placing: Placing::default(),
             returned: Notify::new(),
@@ -98,7 +106,7 @@ impl Space {
     pub async fn zone_list(&self) -> ZoneList {
         loop {
             let entered = self.entered.notified();
-            if !self.entering.get() {
+            if self.entering.get() == 0 {
                 return self.zones_now();
             }
             entered.await;
@@ -113,8 +121,8 @@ impl Space {
     fn announce_zones(&self) {
         for session in self.sessions.all() {
             if session.agreed().features & ZONE_PUSHES != 0 {
-                let push = Push::Zones { list: self.zones_now() };
-                session.push(Message::Push { push });
+                let list = ZoneList { zones: self.zones_for(session.agreed()), ..self.zones_now() };
+                session.push(Message::Push { push: Push::Zones { list } });
             }
         }
     }
@@ -123,8 +131,8 @@ impl Space {
     pub fn tell_states(&self, session: &Session) {
         let all_serve = self.lost().is_empty() && self.leaving().is_empty();
         if session.agreed().features & ZONE_PUSHES != 0 && !all_serve {
-            let push = Push::Zones { list: self.zones_now() };
-            session.push(Message::Push { push });
+            let list = ZoneList { zones: self.zones_for(session.agreed()), ..self.zones_now() };
+            session.push(Message::Push { push: Push::Zones { list } });
         }
     }
 
@@ -141,11 +149,16 @@ impl Space {
 
     /// The zones of which the client does not know, and will not: it gets no blocks there.
     pub fn unknown_to(&self, session: &Session) -> Vec<PagId> {
-        if session.agreed().features & ZONE_PUSHES != 0 {
-            return Vec::new();
-        }
-        let zones = self.zones.borrow();
-        zones.iter().skip(session.zones_named()).map(|zone| zone.id).collect()
+        let (zones, agreed) = (self.zones.borrow(), session.agreed());
+        let hears = agreed.features & ZONE_PUSHES != 0;
+        let named = if hears { zones.len() } else { session.zones_named() };
+        let is_unknown = |(nth, zone): &(usize, &PagInfo)| *nth >= named || !takes(agreed, zone);
+        zones.iter().enumerate().filter(is_unknown).map(|(_, zone)| zone.id).collect()
+    }
+
+    /// The data zones that a client of such a session may know.
+    pub fn zones_for(&self, agreed: Agreed) -> Vec<PagInfo> {
+        self.zones().into_iter().filter(|zone| takes(agreed, zone)).collect()
     }
 
     /// The path of a zone's device; empty if the configuration does not name it.

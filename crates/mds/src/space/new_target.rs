@@ -99,8 +99,7 @@ impl Space {
         }
         let id = new_number(&table, number).map_err(|why| format!("ost:{address}: {why}"))?;
         let runtime = &self.runtime;
-        self.entering.set(true);
-        let entering = Entering(self);
+        let entering = Entering::begin(self);
         let is_new = runtime.mfs.add_object_files();
         let entered = runtime.mfs.run(Cost::SMALL, |txn| {
             txn.space().set_target_address(id, address)?;

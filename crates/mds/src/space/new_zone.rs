@@ -127,11 +127,19 @@ impl Drop for Adding<'_> {
 }
 
 /// A zone is being entered: until then the list of zones is not complete.
-pub(super) struct Entering<'a>(pub(super) &'a Space);
+pub(super) struct Entering<'a>(&'a Space);
+
+impl Entering<'_> {
+    /// From now on; several may be entered at a time.
+    pub(super) fn begin(space: &Space) -> Entering<'_> {
+        space.entering.set(space.entering.get() + 1);
+        Entering(space)
+    }
+}
 
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
-        self.0.entering.set(false);
+        self.0.entering.set(self.0.entering.get() - 1);
         self.0.entered.notify_all();
     }
 }
@@ -231,8 +239,7 @@ impl Space {
         let place = PagPlace { id: zone.id, uuid: zone.uuid, path: path.to_owned() };
         let opened = zones::open(runtime, std::slice::from_ref(&place)).await;
         let (disk, found) = opened.map_err(|problem| format!("{path}: {problem}"))?;
-        self.entering.set(true);
-        let entering = Entering(self);
+        let entering = Entering::begin(self);
         let entered = runtime.mfs.run(Cost::SMALL, |txn| txn.space().add_pag(&zone)).await;
         let (_, transno) = entered.map_err(|error| self.not_entered(zone.id, path, &error))?;
         let durable = runtime.wait_durable(transno).await;

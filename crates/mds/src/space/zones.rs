@@ -98,7 +98,17 @@ impl Space {
             uuid: state.uuid,
             path: path.clone(),
         };
-        named.or_else(|| elsewhere.map(place).find(|place| place.id == state.id))
+        let found = named.or_else(|| elsewhere.map(place).find(|place| place.id == state.id));
+        if found.is_none() && state.kind == ZoneKind::Borrowed {
+            // Its device is absent, and so proves nothing about clients.
+            let id = state.id;
+            self.runtime.log(&format!(
+                "the cluster's file names no device of data zone {id}, of which another server has \
+                 lent blocks: name it in that server's part; until then what lies there fails"
+            ));
+            return Some(place(&(id, String::new())));
+        }
+        found
     }
 
     async fn add_device(&self, places: Vec<PagPlace>, is_borrowed: bool) -> Result<(), ServeError> {

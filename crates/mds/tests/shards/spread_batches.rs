@@ -290,7 +290,7 @@ fn batches_of_creations_end_though_servers_are_killed_at_any_moment() {
                 let nth = at / step as u64;
                 let again = (nth % 2 == 1).then_some(at % 1700);
                 // Behind a full batch the next one goes before it has ended.
-                let batch = if nth % 3 == 0 { 3 } else { BATCH_MAX };
+                let batch = if nth.is_multiple_of(3) { 3 } else { BATCH_MAX };
                 crash((protocol, batch), victims, at, again);
             }
         }

@@ -17,6 +17,8 @@ use engine::error::Stop;
 
 /// Free runs that are examined for one grant.
 const LOOK: usize = 64;
+/// Free runs that are examined for one loan, which is rare.
+const LOOK_FOR_LOAN: usize = 8192;
 /// Most pieces of one grant.
 pub const GRANT_PIECES: usize = 16;
 
@@ -148,7 +150,13 @@ impl Space<'_, '_> {
 
     /// At most [`LOAN_RUNS`] of the largest free runs that a look from the beginning finds.
     pub(super) fn largest_runs(&self, pag: PagId) -> Result<Vec<FreeRun>, Stop> {
-        let mut runs: Vec<FreeRun> = self.look(pag, 0)?.into_iter().map(|it| it.run).collect();
+        let (mut runs, mut at) = (Vec::<FreeRun>::new(), 0);
+        while runs.len() < LOOK_FOR_LOAN
+            && let Some(run) = self.free_run_from(pag, at)?
+        {
+            at = run.0 + run.1;
+            runs.push(run);
+        }
         runs.sort_unstable_by_key(|&(start, len)| (u64::MAX - len, start));
         runs.truncate(LOAN_RUNS);
         Ok(runs)

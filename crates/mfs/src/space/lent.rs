@@ -41,9 +41,18 @@ pub struct Loan {
     pub runs: Vec<(PagBlock, u64)>,
 }
 
+/// Blocks of a zone that can be lent now.
+fn lendable(pag: &PagState) -> u64 {
+    match (pag.kind, pag.state.grants()) {
+        (ZoneKind::Blocks, true) => pag.free.saturating_sub(pag.total.div_ceil(KEPT)),
+        _ => 0,
+    }
+}
+
 impl Space<'_, '_> {
     /// Lends about `blocks` free blocks of one zone to the shard `to`: more if there is plenty,
-    /// fewer if there is little. With the sequence of the last loan that is the same one again.
+    /// fewer if there is little. With the sequence of the last loan that is the same one again, if
+    /// its zone still grants blocks.
     ///
     /// # Errors
     /// `NoSpace`: nothing can be lent. `Invalid`: it is neither the last loan nor the next one, or
@@ -55,15 +64,18 @@ impl Space<'_, '_> {
             return Err(Fault::Invalid.into());
         }
         if sequence == last {
-            return self.loan_again(&pags, to, sequence);
-        }
-        if last.checked_add(1) != Some(sequence) {
+            let (loan, grants) = self.loan_again(&pags, to, sequence)?;
+            if grants {
+                return Ok(loan);
+            }
+            // The borrower has not entered it, as it asks again, and could grant nothing of it.
+            for &(start, len) in &loan.runs {
+                LENT.remove(self.txn, &run_key(loan.zone.id, start.0))?;
+                self.add_free(loan.zone.id, start.0, len)?;
+            }
+        } else if last.checked_add(1) != Some(sequence) {
             return Err(Fault::Invalid.into());
         }
-        let lendable = |pag: &PagState| match (pag.kind, pag.state.grants()) {
-            (ZoneKind::Blocks, true) => pag.free.saturating_sub(pag.total.div_ceil(KEPT)),
-            _ => 0,
-        };
         let pag = pags.iter().max_by_key(|pag| (lendable(pag), std::cmp::Reverse(pag.id)));
         let pag = pag.filter(|pag| lendable(pag) > 0).ok_or(Stop::Fault(Fault::NoSpace))?;
         let most = (pag.free / SHARE).max(1).min(lendable(pag));
@@ -85,8 +97,21 @@ impl Space<'_, '_> {
         if loan.runs.is_empty() { Err(Fault::NoSpace.into()) } else { Ok(loan) }
     }
 
-    /// The loan of this number, which was made.
-    fn loan_again(&mut self, pags: &[PagState], to: ShardId, sequence: u32) -> Result<Loan, Stop> {
+    /// Can any block be lent?
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub fn can_lend(&mut self) -> Result<bool, Stop> {
+        Ok(self.pags()?.iter().any(|pag| lendable(pag) > 0))
+    }
+
+    /// The loan of this number, which was made, and whether its zone grants blocks.
+    fn loan_again(
+        &mut self,
+        pags: &[PagState],
+        to: ShardId,
+        sequence: u32,
+    ) -> Result<(Loan, bool), Stop> {
         let (mut id, mut runs) = (None, Vec::new());
         for (pag, start, lent) in self.lent()? {
             let is_own = pags.iter().any(|it| it.id == pag && it.kind == ZoneKind::Blocks);
@@ -95,9 +120,8 @@ impl Space<'_, '_> {
                 runs.push((start, lent.len));
             }
         }
-        let zone = pags.iter().find(|pag| Some(pag.id) == id);
-        let zone = zone.ok_or(Stop::Fault(Fault::Corrupt))?.zone();
-        Ok(Loan { zone, runs })
+        let pag = pags.iter().find(|pag| Some(pag.id) == id).ok_or(Stop::Fault(Fault::Corrupt))?;
+        Ok((Loan { zone: pag.zone(), runs }, pag.state.grants()))
     }
 
     /// Enters what the shard `from` has lent: the runs become free here. Does nothing if the loan
@@ -208,9 +232,15 @@ impl Mfs {
     /// As [`Mfs::run`].
     pub async fn add_lent_space(&self) -> Result<(), StoreError> {
         let features = self.superblock().features;
-        if !features.has(Feature::LENT_SPACE) {
-            self.set_features(features.with(Feature::LENT_SPACE));
-            self.run(Cost::SMALL, insert_zero_entry_of_loans).await?;
+        self.set_features(features.with(Feature::LENT_SPACE));
+        let has_loans = self.run(Cost::SMALL, |txn| {
+            if LENT.get(txn, &[0; RUN_KEY])?.is_none() {
+                insert_zero_entry_of_loans(txn)?;
+            }
+            Ok(!txn.space().lent()?.is_empty())
+        });
+        // Before the first loan each call waits, also if another one has begun that.
+        if !has_loans.await?.0 {
             self.settle().await?;
         }
         Ok(())

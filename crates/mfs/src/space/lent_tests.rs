@@ -51,6 +51,23 @@ fn loan_that_is_asked_for_again_is_the_same_one() {
 }
 
 #[test]
+fn loan_that_was_not_entered_is_of_another_zone_if_its_own_is_lost() {
+    let mfs = shard();
+    let first = run(&mfs, |txn| txn.space().lend(BORROWER, 1, 100));
+    run(&mfs, |txn| txn.space().set_pag_use(first.zone.id, PagUse::Lost));
+    let again = run(&mfs, |txn| txn.space().lend(BORROWER, 1, 100));
+    assert_ne!(again.zone.id, first.zone.id);
+    let lent = run(&mfs, |txn| txn.space().lent());
+    assert!(lent.iter().all(|(pag, ..)| *pag == again.zone.id), "{lent:?}");
+    let zones = free(&mfs);
+    assert_eq!(zones.iter().find(|(id, _)| *id == first.zone.id).unwrap().1, 9_999);
+    // With no zone left the loan stays as it is.
+    run(&mfs, |txn| txn.space().set_pag_use(again.zone.id, PagUse::Lost));
+    assert_eq!(fault(&mfs, |txn| txn.space().lend(BORROWER, 1, 100)), Fault::NoSpace);
+    assert_eq!(run(&mfs, |txn| txn.space().lent()), lent);
+}
+
+#[test]
 fn lender_keeps_a_part_of_each_zone() {
     let mfs = shard();
     let mut sum = 0;
