@@ -53,6 +53,8 @@ impl From<Fault> for Errno {
             Fault::NotHeld => libc::EIO,
             // ext4 reports that it has no inode left by ENOSPC.
             Fault::NoNumbers => libc::ENOSPC,
+            // A client goes to the other server itself; if it cannot, the kernel looks again.
+            Fault::Moved => libc::ESTALE,
         })
     }
 }

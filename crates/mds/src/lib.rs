@@ -38,6 +38,7 @@ mod error;
 mod eviction;
 pub mod fence;
 mod holders;
+mod homes;
 mod introspection;
 mod joint;
 mod leases;

@@ -220,6 +220,10 @@ impl Execution {
             self.results.push(Err(Fault::TooBig));
             return;
         }
+        if let Some(fault) = self.refusal_as_misdirected() {
+            self.results.push(Err(fault));
+            return;
+        }
         for index in 0..count {
             let mut result = self.execute_one(index).await;
             // What is read of a joint operation is older than its answer, and brings no right.
@@ -353,10 +357,10 @@ impl Execution {
             Op::Zones {} => self.zones().await,
             Op::Servers {} => self.servers(),
             Op::Tell { letters } => {
-                hear(&self.server, &self.session, letters)?;
-                Ok(OpReply::Done {})
+                hear(&self.server, &self.session, letters).map(|()| OpReply::Done {})
             }
             Op::Lend { .. } => self.lend(op).await,
+            Op::Where { ino } => Ok(OpReply::Where { shard: self.server.home_of(*ino).0 }),
             Op::Commit { .. } => self.commit(index, op).await,
             Op::Space { .. } => self.space(index, op).await,
             Op::Place { .. } => self.place(index, op).await,
@@ -400,7 +404,8 @@ impl Execution {
             | Op::Acquire { .. }
             | Op::Layout { .. }
             | Op::ReturnSpace { .. }
-            | Op::SwapLayouts { .. } => Err(Fault::Unsupported),
+            | Op::SwapLayouts { .. }
+            | Op::MoveDirectory { .. } => Err(Fault::Unsupported),
         }
     }
 

@@ -25,7 +25,7 @@ use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
 /// Highest version of the protocol that this code speaks.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// Lowest version of the protocol that this code speaks.
 pub const VERSION_MIN: u32 = 10;
 
@@ -35,6 +35,10 @@ pub const LAYOUT_SWAPS: u32 = 11;
 
 /// From this version on a server takes [`Op::Lend`].
 pub const LENDING: u32 = 12;
+
+/// From this version on a server takes [`Op::Where`] and [`Op::MoveDirectory`], and may answer
+/// [`Fault::Moved`].
+pub const MOVING: u32 = 13;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
 /// learns what is durable from its next answer, that to a renewal at the latest.
@@ -505,6 +509,16 @@ wire_enum! {
         /// that there is nothing to lend. Durable before the reply. Version [`LENDING`]. Reply
         /// `Lent`.
         Lend = 45 { shard: u8, sequence: u32, blocks: u64, },
+        /// The shard where the inode lives, as far as the server that is asked knows: its own, the
+        /// one where the inode went from here, or that of the inode's birth. Version [`MOVING`].
+        /// Reply `Where`.
+        Where = 46 { ino: Ino as Tagged, },
+        /// Moves the directory and its names to the server of `shard`; the inodes that they lead to
+        /// stay where they are. The directory keeps its number. `TooBig` if it has too many names
+        /// for one move; `Busy` if the other server does not answer or cannot take part now;
+        /// `NotSupported` if one of the two cannot move directories. Version [`MOVING`]. Reply
+        /// `DirectoryMoved`.
+        MoveDirectory = 47 { dir: Ino as Tagged, shard: u8, },
     }
 }
 
@@ -562,6 +576,10 @@ wire_enum! {
         /// Blocks of one zone that are the asking server's from now on; `start`: the first block of
         /// the zone on its device.
         Lent = 20 { zone: PagInfo, start: u64, runs: Vec<PagRun>, },
+        /// The shard where the inode lives.
+        Where = 21 { shard: u8, },
+        /// The directory lives at the other server from now on. The client holds no rights on it.
+        DirectoryMoved = 22 {},
     }
 }
 

@@ -47,6 +47,8 @@
 //! | Servers | Servers | session | – | – | always | client | served |
 //! | Tell | Done | session | – | – | always | metadata server | served |
 //! | Lend | Lent | session | – | – | always | metadata server | waits |
+//! | Where | Where | session | – | – | always | client | waits |
+//! | MoveDirectory | DirectoryMoved | change, a step | done | attributes | – | client | waits |
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
 //!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken,
@@ -212,6 +214,8 @@ pub enum Answer {
     Zones,
     Servers,
     Lent,
+    Where,
+    DirectoryMoved,
 }
 
 impl Op {
@@ -242,9 +246,8 @@ impl Op {
                 change(A::Removed, one(*dir), C::Frees, K::Inode, names)
             }
             Op::Rename { from, name, to, new_name, flags, .. } => {
-                let whiteout = flags & LEAVE_WHITEOUT != 0;
                 // Of the two operations in one, only one needs space.
-                let cost = if whiteout { C::TwoSmall } else { C::Frees };
+                let cost = if flags & LEAVE_WHITEOUT != 0 { C::TwoSmall } else { C::Frees };
                 let names = I::Names([Some((*from, name)), Some((*to, new_name))]);
                 change(A::Renamed, [Some(*from), Some(*to)], cost, K::Moved, names)
             }
@@ -273,14 +276,16 @@ impl Op {
             Op::Renew {} => anybody(A::Done, R::InSession, Grace::Served),
             Op::Status {} => anybody(A::Text, R::Always, Grace::Served),
             Op::Statfs {} => anybody(A::Statfs, R::Always, Grace::Waits),
-            Op::Why { ino, .. } => {
-                Spec { grace: Grace::Served, ..session(A::Text, one(*ino), R::Always) }
-            }
+            Op::Why { ino, .. } => served(A::Text, one(*ino)),
             Op::Evict { .. } | Op::Scrub { .. } => administrator(A::Done),
-            Op::Zones {} => Spec { grace: Grace::Served, ..session(A::Zones, NONE, R::Always) },
-            Op::Servers {} => Spec { grace: Grace::Served, ..session(A::Servers, NONE, R::Always) },
+            Op::Zones {} => served(A::Zones, NONE),
+            Op::Servers {} => served(A::Servers, NONE),
             Op::Tell { .. } => server(A::Done, Grace::Served),
             Op::Lend { .. } => server(A::Lent, Grace::Waits),
+            Op::Where { .. } => session(A::Where, NONE, R::Always),
+            Op::MoveDirectory { dir, .. } => {
+                change(A::DirectoryMoved, one(*dir), C::Step, K::Done, I::Attributes)
+            }
             Op::AddZone { .. } | Op::SetZoneState { .. } | Op::ZoneFiles { .. } => {
                 administrator(A::Text)
             }
@@ -351,6 +356,8 @@ impl Op {
             | Op::Zones {}
             | Op::Servers {}
             | Op::Lend { .. }
+            | Op::Where { .. }
+            | Op::MoveDirectory { .. }
             | Op::SetZoneState { .. }
             | Op::ZoneFiles { .. }
             | Op::EndPlacing { .. }
@@ -396,6 +403,11 @@ fn change(
 fn session(answer: Answer, inodes: [Option<Ino>; 2], repeat: Repeat) -> Spec<'static> {
     let (sender, grace) = (Sender::Client, Grace::Waits);
     Spec { answer, class: Class::Session, inodes, repeat, sender, grace }
+}
+
+#[inline]
+fn served(answer: Answer, inodes: [Option<Ino>; 2]) -> Spec<'static> {
+    Spec { grace: Grace::Served, ..session(answer, inodes, Repeat::Always) }
 }
 
 #[inline]
@@ -473,6 +485,8 @@ impl OpReply {
             OpReply::Zones { .. } => Answer::Zones,
             OpReply::Servers { .. } => Answer::Servers,
             OpReply::Lent { .. } => Answer::Lent,
+            OpReply::Where { .. } => Answer::Where,
+            OpReply::DirectoryMoved {} => Answer::DirectoryMoved,
         }
     }
 
@@ -509,6 +523,8 @@ impl OpReply {
             | OpReply::Zones { .. }
             | OpReply::Servers { .. }
             | OpReply::Lent { .. }
+            | OpReply::Where { .. }
+            | OpReply::DirectoryMoved {}
             | OpReply::Partial { .. }
             | OpReply::StaleReturn { .. } => {}
         }
@@ -549,6 +565,8 @@ impl OpReply {
             | OpReply::Zones { .. }
             | OpReply::Servers { .. }
             | OpReply::Lent { .. }
+            | OpReply::Where { .. }
+            | OpReply::DirectoryMoved {}
             | OpReply::Partial { .. }
             | OpReply::StaleReturn { .. } => Changed::default(),
         }

@@ -88,6 +88,8 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         | Asked::Servers {}
         | Asked::Tell { .. }
         | Asked::Lend { .. }
+        | Asked::Where { .. }
+        | Asked::MoveDirectory { .. }
         | Asked::AddZone { .. }
         | Asked::SetZoneState { .. }
         | Asked::ZoneFiles { .. } => false,

@@ -98,6 +98,8 @@ faults! {
     NotHeld = 33, "the server does not count the right to it as held";
     /// The shard has issued all its numbers of this kind; nothing that is freed helps (ENOSPC).
     NoNumbers = 34, "the shard's numbers are used up";
+    /// The inode lives at another metadata server than the one asked. A client asks that one.
+    Moved = 35, "the inode lives at another metadata server";
 }
 
 impl fmt::Display for Fault {

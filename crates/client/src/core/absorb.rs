@@ -46,16 +46,7 @@ impl Core {
                 }
             }
             Op::Acquire { .. } => self.absorb_acquired(reply),
-            Op::Lock { ino, lock, .. } => {
-                if matches!(reply, OpReply::Done {}) {
-                    self.locks.granted(*ino, lock);
-                }
-            }
-            Op::Unlock { ino, lock } => {
-                if matches!(reply, OpReply::Done {}) {
-                    self.locks.unlocked(*ino, lock);
-                }
-            }
+            Op::Lock { .. } | Op::Unlock { .. } => self.absorb_lock(op, reply),
             // The operation that waits for the answer applies it, or there is nothing to apply.
             Op::Layout { .. }
             | Op::Space { .. }
@@ -79,9 +70,19 @@ impl Core {
             | Op::Servers {}
             | Op::Tell { .. }
             | Op::Lend { .. }
+            | Op::Where { .. }
+            | Op::MoveDirectory { .. }
             | Op::AddZone { .. }
             | Op::SetZoneState { .. }
             | Op::ZoneFiles { .. } => {}
+        }
+    }
+
+    fn absorb_lock(&self, op: &Op, reply: &OpReply) {
+        match (op, reply) {
+            (Op::Lock { ino, lock, .. }, OpReply::Done {}) => self.locks.granted(*ino, lock),
+            (Op::Unlock { ino, lock }, OpReply::Done {}) => _ = self.locks.unlocked(*ino, lock),
+            _ => {}
         }
     }
 

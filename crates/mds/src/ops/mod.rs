@@ -13,6 +13,7 @@ mod create;
 mod data;
 mod find;
 mod link;
+mod move_directory;
 pub mod permission;
 pub mod remove;
 pub mod rename;
@@ -25,7 +26,7 @@ mod xattr;
 use mfs::{Cost, Stop, Txn};
 use proto::mds::{Op, OpReply, Principal};
 use proto::operation::{Class, CostClass};
-use types::Fault;
+use types::{Fault, ShardId};
 
 use crate::context::OpContext;
 
@@ -80,11 +81,7 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         Op::Unlink { dir, name, unused } => remove::unlink(cx, txn, *dir, name, *unused),
         Op::Rmdir { dir, name } => remove::rmdir(cx, txn, *dir, name),
         Op::Rename { from, name, to, new_name, flags, unused } => {
-            let (from, to) = ((*from, name), (*to, new_name));
-            if rename::elsewhere::concerns_others(cx, txn, from, to)? {
-                return rename::elsewhere::rename(cx, txn, from, to, *flags);
-            }
-            rename::rename(cx, txn, from, to, *flags, *unused)
+            rename::any(cx, txn, (*from, name), (*to, new_name), *flags, *unused)
         }
         Op::SetAttr { ino, set } => attr::set_attr(cx, txn, *ino, set),
         Op::GetXattr { ino, name, want } => xattr::get(cx, txn, *ino, &name.0, *want),
@@ -101,6 +98,7 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         Op::Layout { ino, from } => data::layout(cx, txn, *ino, *from),
         Op::ReturnSpace { runs } => space::give_back(cx, txn, runs),
         Op::SwapLayouts { ino, spare } => swap::swap(cx, txn, *ino, *spare),
+        Op::MoveDirectory { dir, shard } => move_directory::move_to(cx, txn, *dir, ShardId(*shard)),
         // `request.rs` runs these: in transactions of their own, or in none.
         Op::Commit { .. }
         | Op::Space { .. }
@@ -125,6 +123,7 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         | Op::Servers {}
         | Op::Tell { .. }
         | Op::Lend { .. }
+        | Op::Where { .. }
         | Op::AddZone { .. }
         | Op::SetZoneState { .. }
         | Op::ZoneFiles { .. } => Err(Fault::Unsupported.into()),

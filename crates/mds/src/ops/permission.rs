@@ -56,6 +56,8 @@ pub fn check(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<(), S
         }
         // A mover is believed that it has copied the content.
         Op::SwapLayouts { .. } => Err(Fault::NotPermitted.into()),
+        // Administrators distribute the directories.
+        Op::MoveDirectory { .. } => Err(Fault::NotPermitted.into()),
         _ => Ok(()),
     }
 }

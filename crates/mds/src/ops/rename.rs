@@ -23,8 +23,23 @@ use crate::uncommitted::MetaItem;
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 
-/// Renames `from` to `to`.
-pub fn rename(
+/// Renames `from` to `to`, of whichever shards they are.
+pub fn any(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    from: (Ino, &Name),
+    to: (Ino, &Name),
+    flags: u32,
+    unused: Option<Ino>,
+) -> Result<OpReply, Stop> {
+    match elsewhere::concerns_others(cx, txn, from, to)? {
+        true => elsewhere::rename(cx, txn, from, to, flags),
+        false => rename(cx, txn, from, to, flags, unused),
+    }
+}
+
+/// Renames `from` to `to`, both of this shard.
+fn rename(
     cx: &mut OpContext<'_>,
     txn: &mut Txn<'_>,
     from: (Ino, &Name),

@@ -48,6 +48,7 @@ pub fn reply(
             super::space::granted(txn, runs.clone())?
         }
         Op::ReturnSpace { .. } => OpReply::Done {},
+        Op::MoveDirectory { .. } => OpReply::DirectoryMoved {},
         // Nothing is kept of these.
         Op::Lookup { .. }
         | Op::GetAttr { .. }
@@ -77,6 +78,7 @@ pub fn reply(
         | Op::Servers {}
         | Op::Tell { .. }
         | Op::Lend { .. }
+        | Op::Where { .. }
         | Op::AddZone { .. }
         | Op::SetZoneState { .. }
         | Op::ZoneFiles { .. } => return Err(protocol),

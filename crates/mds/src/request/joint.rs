@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use proto::mds::{Op, OpReply, SHARDS};
-use types::{Fault, ShardId, Timestamp};
+use proto::mds::{MOVING, Op, OpReply, SHARDS};
+use types::{ClientId, Fault, ShardId, Timestamp};
 
 use super::Execution;
 use crate::context::{Effects, Waited};
@@ -40,6 +40,19 @@ impl Execution {
             return Err(Fault::Unsupported);
         }
         Ok(OpReply::Servers { list: self.server.runtime.config.servers.clone() })
+    }
+
+    /// The fault of a client's request, if one of its operations needs an inode that lives at
+    /// another server. A request that was executed before the server restarted, or in part, goes
+    /// on as it began.
+    pub(super) fn refusal_as_misdirected(&self) -> Option<Fault> {
+        if self.client() == ClientId::NONE || self.request.replay.is_some() || !self.kept.is_empty()
+        {
+            return None;
+        }
+        let is_misdirected = self.request.ops.iter().any(|op| self.server.is_misdirected(op));
+        let knows = self.session.agreed().version >= MOVING;
+        is_misdirected.then_some(if knows { Fault::Moved } else { Fault::Stale })
     }
 
     /// Lends free space to the server of a shard, whose session this is.

@@ -71,6 +71,8 @@ fn all() -> Vec<Op> {
         Op::Servers {},
         Op::Tell { letters: Vec::new() },
         Op::Lend { shard: 1, sequence: 1, blocks: 1 },
+        Op::Where { ino },
+        Op::MoveDirectory { dir, shard: 1 },
     ]
 }
 
