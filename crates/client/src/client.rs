@@ -16,6 +16,7 @@ use crate::boundary::{CommitCounts, DataHalf};
 use crate::core::Core;
 use crate::data::{DataConfig, DataContext, TargetSettings};
 use crate::data_rpc::DataRpc;
+use crate::homes::Rehomed;
 use crate::inode::Inode;
 use crate::rpc::{Events, Rpc};
 
@@ -69,6 +70,8 @@ impl Client {
             let events: Rc<dyn Events<Mds>> = core.clone();
             let session = sessions.home();
             sessions.set_events(&events);
+            let rehomed: Rc<dyn Rehomed> = core.clone();
+            sessions.set_rehomed(Rc::downgrade(&rehomed));
             let data = data_config(&config, &core);
             let fs = session.offer().0;
             if let Some(Err(text)) = config.admit.as_ref().map(|admit| admit(fs)) {

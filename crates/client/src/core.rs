@@ -36,7 +36,7 @@ use crate::linger::{Lingering, Lookups};
 use crate::locks::Locks;
 use crate::names::CachedName;
 use crate::path_hints::PathHints;
-use crate::rpc::{Call, Events, LostChanges, Rpc, result};
+use crate::rpc::{Call, Events, LostChanges, Refusals, Rpc, result};
 use crate::waits::{Wait, Waits};
 
 /// Longest TTL that the kernel gets for anything.
@@ -324,23 +324,30 @@ impl Core {
     /// Asks the server for a change of names or attributes. After applying the reply, the caller
     /// must call [`Core::invalidate_for_abandoned_caller`] last.
     pub async fn send_change(&self, caller: &Caller, op: Op) -> Result<Rc<Reply>, Fault> {
-        self.send_change_in(&self.rpc.executing(&op), caller, op).await
+        if self.rpc.is_single() {
+            let session = self.rpc.home();
+            return session.call(self.change_in(session, caller, op)).await;
+        }
+        let mut refusals = Refusals::default();
+        loop {
+            let session = self.rpc.executing(&op);
+            let call = self.change_in(&session, caller, op.clone());
+            let reply = session.call(call.clone()).await?;
+            if !self.rpc.goes_on(&session, &call, &reply, &mut refusals).await? {
+                return Ok(reply);
+            }
+        }
     }
 
-    /// As [`Core::send_change`], in this session.
-    async fn send_change_in(
-        &self,
-        session: &Rc<Session<Mds>>,
-        caller: &Caller,
-        op: Op,
-    ) -> Result<Rc<Reply>, Fault> {
+    /// The request for a change in this session. It names the caller as its server wants that.
+    fn change_in(&self, session: &Session<Mds>, caller: &Caller, op: Op) -> Call {
         let mut call = Call::one(caller, op);
         if session.agreed().1 & NAMED_CALLERS != 0
             && let Some((uid, gid, groups)) = self.kernel.credentials(caller)
         {
             call.principal = Principal { uid, gid, groups };
         }
-        session.call(call).await
+        call
     }
 
     /// If the caller was killed, the kernel already saw EINTR and may cache the old state: drops
@@ -405,10 +412,9 @@ impl Core {
     }
 
     /// Applies attributes and rights of an inode from a reply of its own server. Returns whether
-    /// the
-    /// lease is newer; `None`: another server replied, which knows nothing of that.
+    /// the lease is newer; `None`: another server replied, which knows nothing of that.
     fn apply_attr_and_lease(&self, leased: &Leased) -> Option<(Rc<Inode>, bool)> {
-        if self.is_elsewhere(leased.attr.ino) {
+        if self.is_elsewhere(&leased.attr) {
             return None;
         }
         let inode = self.upsert_inode(&leased.attr);
@@ -437,9 +443,13 @@ impl Core {
         });
     }
 
-    /// Applies what a reply says of a directory. True if names in the same reply may be cached.
+    /// Applies what a reply says of a directory. True if names in the same reply may be cached: not
+    /// if the directory lives elsewhere since.
     fn apply_dir(&self, dir: &Leased) -> (Rc<Inode>, bool) {
         let inode = self.upsert_inode(&dir.attr);
+        if self.is_elsewhere(&dir.attr) {
+            return (inode, false);
+        }
         let current = dir.attr.version >= inode.server_attr().version;
         let order = self.absorbing.get();
         let newer = inode.apply_lease(dir, order);
@@ -451,7 +461,7 @@ impl Core {
     /// Applies this client's own change of a directory: a name, and where it leads since. The name
     /// is cached only if `NAMES` was held before the change.
     fn apply_dir_change(&self, dir: &Leased, change: Option<(&Name, Option<Ino>)>) {
-        if self.is_elsewhere(dir.attr.ino) {
+        if self.is_elsewhere(&dir.attr) {
             return self.void(dir.attr.ino, SOFT);
         }
         let inode = self.upsert_inode(&dir.attr);
@@ -544,11 +554,11 @@ fn is_unused(inode: &Inode) -> bool {
 }
 
 impl Events<Mds> for Core {
-    fn absorb(&self, request: &Request, reply: &Reply, order: u64) {
+    fn absorb(&self, server: ServerId, request: &Request, reply: &Reply, order: u64) {
         self.absorbing.set(order);
+        self.answering.set(server);
         for (op, result) in request.ops.iter().zip(&reply.results) {
             if let Ok(result) = result {
-                self.answering.set(self.answered_by(op, result));
                 self.absorb_op(op, result);
             }
         }

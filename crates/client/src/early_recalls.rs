@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use types::{Attr, BlockRange, HashMap, Ino, Rights};
+use types::{Attr, BlockRange, HashMap, Ino, Rights, ServerId};
 
 use crate::core::Core;
 use crate::inode::{Inode, InodePin};
@@ -71,13 +71,15 @@ impl Core {
     /// Handles a recall of an inode that the client does not know.
     pub(crate) fn recall_unknown_inode(
         self: &Rc<Self>,
+        server: ServerId,
         (ino, seq): (Ino, u64),
         take: Rights,
         part: Option<BlockRange>,
     ) {
         let core = self.clone();
-        if self.rpc.of(ino).is_idle() {
-            self.env.spawn(async move { core.give_back((ino, seq), take, false, part).await });
+        if self.rpc.server_of(ino) != server || self.rpc.of(ino).is_idle() {
+            self.env
+                .spawn(async move { core.give_back(server, (ino, seq), take, false, part).await });
             return;
         }
         let owes_open = take.contains(Rights::OPEN);
@@ -85,7 +87,7 @@ impl Core {
         self.early_recalls
             .note(ino, RecalledRights { seq, rights, order: self.rpc.order(), owes_open });
         self.env.spawn(async move {
-            core.give_back((ino, seq), rights, owes_open, part).await;
+            core.give_back(server, (ino, seq), rights, owes_open, part).await;
             core.rpc.of(ino).barrier().await;
             match core.inodes.get(ino) {
                 Some(inode) => core.schedule_open_return(&inode),
@@ -98,7 +100,7 @@ impl Core {
                     let (rights, order) = (Rights::OPEN, core.rpc.order());
                     core.early_recalls
                         .note(ino, RecalledRights { seq, rights, order, owes_open: false });
-                    core.give_back((ino, seq), rights, false, None).await;
+                    core.give_back(server, (ino, seq), rights, false, None).await;
                     core.rpc.of(ino).barrier().await;
                     core.early_recalls.take_of(ino, seq);
                 }

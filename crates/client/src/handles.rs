@@ -126,6 +126,18 @@ impl Handles {
         self.add(Open::Dir(Rc::new(OpenDir { inode, reported, fetched, ahead })))
     }
 
+    /// The directory lives at another server from now on, whose sessions were lost `to` times with
+    /// changes, those of the former one `from` times. What a handle has still to report it reports.
+    pub fn rehome(&self, ino: Ino, from: u64, to: u64) {
+        for open in self.map.borrow().values() {
+            if let Open::Dir(dir) = open
+                && dir.inode.ino == ino
+            {
+                dir.reported.update(|reported| to.wrapping_sub(from.wrapping_sub(reported)));
+            }
+        }
+    }
+
     /// The open file.
     ///
     /// # Errors

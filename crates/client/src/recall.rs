@@ -61,7 +61,7 @@ impl Core {
         match push {
             Push::Recall { ino, seq, take, range: part } => {
                 self.recalls.set(self.recalls.get() + 1);
-                self.begin_recall(ino, seq, take, part);
+                self.begin_recall(server, (ino, seq), take, part);
             }
             Push::LockFree { ino, owner } => self.locks.notify_freed(ino, owner),
             Push::SpaceWanted {} => {
@@ -73,17 +73,25 @@ impl Core {
         }
     }
 
-    fn begin_recall(self: &Rc<Self>, ino: Ino, seq: u64, take: Rights, part: Option<BlockRange>) {
+    fn begin_recall(
+        self: &Rc<Self>,
+        server: ServerId,
+        (ino, seq): (Ino, u64),
+        take: Rights,
+        part: Option<BlockRange>,
+    ) {
         let core = self.clone();
         let Some(inode) = self.inodes.get(ino) else {
-            return self.recall_unknown_inode((ino, seq), take, part);
+            return self.recall_unknown_inode(server, (ino, seq), take, part);
         };
-        inode.lease(|lease| lease.recalled(seq, take));
+        if self.rpc.server_of(ino) == server {
+            inode.lease(|lease| lease.recalled(seq, take));
+        }
         let soft = take & (Rights::ATTR | Rights::NAMES);
         inode.give_up(kept_by_mistake(soft), self.rpc.order());
         let pin = InodePin::new(&inode);
         self.env.spawn(async move {
-            core.recall(&inode, seq, (take, part)).await;
+            core.recall(&inode, (server, seq), (take, part)).await;
             core.inodes.unpin(pin);
         });
     }
@@ -91,7 +99,7 @@ impl Core {
     async fn recall(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
-        seq: u64,
+        (server, seq): (ServerId, u64),
         (take, part): (Rights, Option<BlockRange>),
     ) {
         let ino = inode.ino;
@@ -105,6 +113,10 @@ impl Core {
         let mut telling = data_lease.map(|data| data.pages.recall(self.env.now()));
         if known && take.contains(Rights::ATTR) {
             self.kernel.inval_attr(ino).await;
+        }
+        if self.rpc.server_of(ino) != server {
+            // The directory lives elsewhere, and nothing counts of what this server has granted.
+            return self.give_back(server, (ino, seq), take, false, part).await;
         }
         let data = take & Rights::WHOLE;
         if !data.is_empty() && inode.kind() == FileKind::Regular {
@@ -134,11 +146,13 @@ impl Core {
             let gone = kept_by_mistake((give - regranted) & soft);
             inode.lease(|lease| lease.give(gone));
         }
-        self.give_back((ino, last.max(seq)), give - regranted, still_open, part).await;
+        self.give_back(server, (ino, last.max(seq)), give - regranted, still_open, part).await;
     }
 
+    /// Returns rights to the server that has granted them under `seq`.
     pub(crate) async fn give_back(
         &self,
+        server: ServerId,
         (ino, seq): (Ino, u64),
         give: Rights,
         still_open: bool,
@@ -146,7 +160,7 @@ impl Core {
     ) {
         let op = Op::Return { ino, seq, give, still_open, range: part };
         // After an eviction there is nothing left to return.
-        let _ = self.rpc.call(Call::reserved(vec![op])).await;
+        let _ = self.rpc.call_at(server, Call::reserved(vec![op])).await;
     }
 
     /// Gives up the rights on the whole content voluntarily. The server is notified, but nothing is
@@ -155,9 +169,9 @@ impl Core {
         self.drain(inode, Rights::WHOLE, &mut None).await;
         let Some(core) = self.me.upgrade() else { return };
         let (ino, seq) = (inode.ino, inode.lease(|lease| lease.seq()));
-        let pin = InodePin::new(inode);
+        let (pin, server) = (InodePin::new(inode), self.rpc.server_of(ino));
         self.env.spawn(async move {
-            core.give_back((ino, seq), Rights::WHOLE, false, None).await;
+            core.give_back(server, (ino, seq), Rights::WHOLE, false, None).await;
             core.inodes.unpin(pin);
         });
     }

@@ -439,7 +439,7 @@ impl Answers for Answering {
 struct Reports(Rc<dyn Answers>);
 
 impl Events<Mds> for Reports {
-    fn absorb(&self, _: &Request<Mds>, _: &Reply<Mds>, _: u64) {}
+    fn absorb(&self, _: ServerId, _: &Request<Mds>, _: &Reply<Mds>, _: u64) {}
 
     fn push(&self, _: ServerId, push: Push) -> Option<PushReply> {
         self.0.answer(push)

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use proto::mds::{LayoutSlice, Leased, Op, OpReply, Reply, Request};
 use proto::wire::Bytes;
-use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, planted};
+use types::{Attr, Bug, Fault, FileKind, Ino, Name, Rights, ShardId, planted};
 
 use super::Core;
 use crate::inode::{CAPABILITY, Inode, Xattrs, has_name};
@@ -47,6 +47,10 @@ impl Core {
             }
             Op::Acquire { .. } => self.absorb_acquired(reply),
             Op::Lock { .. } | Op::Unlock { .. } => self.absorb_lock(op, reply),
+            Op::MoveDirectory { dir, shard } => {
+                // If no server has this shard, the next request for the directory fails.
+                let _ = self.rpc.note_home(*dir, ShardId(*shard));
+            }
             // The operation that waits for the answer applies it, or there is nothing to apply.
             Op::Layout { .. }
             | Op::Space { .. }
@@ -71,7 +75,6 @@ impl Core {
             | Op::Tell { .. }
             | Op::Lend { .. }
             | Op::Where { .. }
-            | Op::MoveDirectory { .. }
             | Op::AddZone { .. }
             | Op::SetZoneState { .. }
             | Op::ZoneFiles { .. } => {}
@@ -183,7 +186,7 @@ impl Core {
     fn absorb_removed(&self, name: &Name, unused: Option<Ino>, reply: &OpReply) {
         let OpReply::Removed { attr, dir, kept, .. } = reply else { return };
         self.apply_dir_change(dir, Some((name, None)));
-        if self.is_elsewhere(attr.ino) {
+        if self.is_elsewhere(attr) {
             return self.void_after_removal(attr.ino, attr.kind == FileKind::Directory);
         }
         let given_up = unused == Some(attr.ino) && !kept;
@@ -202,7 +205,7 @@ impl Core {
             self.apply_attr_and_lease(whiteout);
             self.apply_dir_change(from, Some((name, Some(whiteout.attr.ino))));
         }
-        if let Some(attr) = replaced.as_ref().filter(|attr| self.is_elsewhere(attr.ino)) {
+        if let Some(attr) = replaced.as_ref().filter(|attr| self.is_elsewhere(attr)) {
             let stays = flags & EXCHANGE != 0 || attr.ino == moved.attr.ino;
             self.void_after_removal(attr.ino, !stays && attr.kind == FileKind::Directory);
         } else if let Some(attr) = replaced {

@@ -4,35 +4,26 @@
 //! - such a reply grants no right on the inode and brings no attributes of it: the client asks the
 //!   inode's own server for them, before it answers the kernel;
 //! - after an operation of several servers the client relies on nothing that it had cached of the
-//!   inodes that the answering server does not have.
+//!   inodes that the answering server does not have;
+//! - the client may not know yet where an inode lives. The reply itself says whether it describes
+//!   the inode: attributes of version 0 are those of an inode of another server.
 
 use std::rc::Rc;
 
-use proto::mds::{Leased, Mds, NAMED_CALLERS, NewNode, Op, OpReply, Reply};
+use proto::mds::{Leased, Mds, NAMED_CALLERS, NewNode, Op, Reply};
 use session::client::{Session, result};
 use types::{Attr, Fault, FileKind, Ino, Rights, ServerId};
 
 use super::Core;
 use crate::api::{Caller, Place};
+use crate::homes::Rehomed;
 use crate::inode::{Inode, InodePin};
 
 impl Core {
-    /// Has another server the inode than the one whose reply is being applied?
-    pub(super) fn is_elsewhere(&self, ino: Ino) -> bool {
-        self.rpc.server_of(ino) != self.answering.get()
-    }
-
-    /// The server whose reply to `op` this is. The one that makes a file has it, wherever its name
-    /// is.
-    pub(super) fn answered_by(&self, op: &Op, reply: &OpReply) -> ServerId {
-        match (op, reply) {
-            (Op::Create { node, .. }, OpReply::Created { leased, .. })
-                if node.kind == FileKind::Regular =>
-            {
-                self.rpc.server_of(leased.attr.ino)
-            }
-            _ => self.rpc.executing(op).server(),
-        }
+    /// Has another server the inode than the one whose reply with these attributes is being
+    /// applied?
+    pub(super) fn is_elsewhere(&self, attr: &Attr) -> bool {
+        attr.version == 0 || self.rpc.server_of(attr.ino) != self.answering.get()
     }
 
     /// Asks for a new inode with a name, as [`Core::send_change`]. A regular file of a spread
@@ -48,8 +39,10 @@ impl Core {
         let kind = node.kind;
         let op = Op::Create { dir: place.dir, name: place.name.clone(), node, want };
         if let Some(session) = self.makes_elsewhere(place, kind) {
-            let reply = self.send_change_in(&session, caller, op.clone()).await?;
-            if result(&reply, 0).err() != Some(Fault::CrossDevice) {
+            let call = self.change_in(&session, caller, op.clone());
+            let reply = session.call(call).await?;
+            // The directory's own server knows what has become of it.
+            if !matches!(result(&reply, 0).err(), Some(Fault::CrossDevice | Fault::Moved)) {
                 return Ok(reply);
             }
         }
@@ -90,8 +83,9 @@ impl Core {
         inode.give_up(rights, self.rpc.order());
         let Some(me) = self.me.upgrade().filter(|_| !held.is_empty()) else { return };
         let pin = InodePin::new(&inode);
+        let server = self.rpc.server_of(ino);
         self.env.spawn(async move {
-            me.give_back((ino, seq), held, false, None).await;
+            me.give_back(server, (ino, seq), held, false, None).await;
             me.inodes.unpin(pin);
         });
     }
@@ -107,8 +101,7 @@ impl Core {
     }
 
     /// Are the cached attributes of an inode valid that has a name in `dir`? The lease of the
-    /// server
-    /// of `dir` is good; another server of the inode may be away.
+    /// server of `dir` is good; another server of the inode may be away.
     pub fn is_covered(&self, dir: Ino, inode: &Inode) -> bool {
         let is_good = || self.rpc.of(inode.ino).lease_ends() > self.env.now();
         self.attr_cache_valid(inode) && (self.rpc.is_together(dir, inode.ino) || is_good())
@@ -125,7 +118,7 @@ impl Core {
         leased: &Leased,
         want: Rights,
     ) -> Result<(Rc<Inode>, Attr), Fault> {
-        if self.rpc.is_together(dir, leased.attr.ino) {
+        if leased.attr.version > 0 && self.rpc.is_together(dir, leased.attr.ino) {
             return Ok((self.inodes.get_or_insert(&leased.attr), leased.attr));
         }
         self.found_elsewhere(dir, leased.attr.ino, want).await
@@ -157,11 +150,33 @@ impl Core {
     /// The attributes of an inode that has lost a name in `dir`, of which a reply brought `attr`.
     /// If another server has it, that one is asked; `None`: it is gone.
     pub async fn attr_after_removal(&self, dir: Ino, attr: &Attr) -> Option<Attr> {
-        if self.rpc.is_together(dir, attr.ino) {
+        if attr.version > 0 && self.rpc.is_together(dir, attr.ino) {
             return Some(*attr);
         }
         // What nobody here uses needs no answer.
         self.inodes.get(attr.ino)?;
         self.fetch_attr_reply(attr.ino, Rights::empty()).await.ok().map(|(_, attr)| attr)
+    }
+}
+
+impl Rehomed for Core {
+    /// What the former server had granted counts for nothing from here on. Usually that is nothing:
+    /// it recalls everything before the inode moves.
+    fn rehomed(&self, ino: Ino, server: ServerId) {
+        self.early_recalls.forget(|other| other == ino);
+        self.returning.borrow_mut().remove(&ino);
+        let losses = |server| self.rpc.get(server).map_or(0, |session| session.losses());
+        self.handles.rehome(ino, losses(server), losses(self.rpc.server_of(ino)));
+        let Some(inode) = self.inodes.get(ino) else { return };
+        let (held, seq) = inode.lease(|lease| (lease.rights().closed(), lease.seq()));
+        inode.forget_lease(self.rpc.order());
+        let Some(me) = self.me.upgrade().filter(|_| !held.is_empty()) else { return };
+        let pin = InodePin::new(&inode);
+        self.env.spawn(async move {
+            me.kernel.inc_epoch().await;
+            me.kernel.inval_attr(ino).await;
+            me.give_back(server, (ino, seq), held, false, None).await;
+            me.inodes.unpin(pin);
+        });
     }
 }

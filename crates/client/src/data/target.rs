@@ -600,7 +600,7 @@ impl DataDevice {
 }
 
 impl Events<Ost> for DataDevice {
-    fn absorb(&self, _: &Request<Ost>, _: &proto::ost::Reply, _: u64) {}
+    fn absorb(&self, _: ServerId, _: &Request<Ost>, _: &proto::ost::Reply, _: u64) {}
 
     fn push(&self, _: ServerId, push: Push) -> Option<PushReply> {
         let session = self.link().session.borrow().clone();

@@ -6,6 +6,7 @@ pub(crate) mod lock;
 mod lookup;
 pub(crate) mod migrating;
 mod modify;
+pub(crate) mod move_directory;
 pub(crate) mod moving;
 pub(crate) mod open;
 mod root;

@@ -50,7 +50,7 @@ struct Watch {
 }
 
 impl Events<Mds> for Watch {
-    fn absorb(&self, _: &Request<Mds>, _: &Reply<Mds>, _: u64) {}
+    fn absorb(&self, _: ServerId, _: &Request<Mds>, _: &Reply<Mds>, _: u64) {}
 
     fn push(&self, _: ServerId, _: Push) -> Option<PushReply> {
         None

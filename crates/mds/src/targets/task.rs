@@ -40,7 +40,7 @@ struct Guard {
 }
 
 impl Events<Ost> for Guard {
-    fn absorb(&self, _: &Request<Ost>, _: &Reply<Ost>, _: u64) {}
+    fn absorb(&self, _: ServerId, _: &Request<Ost>, _: &Reply<Ost>, _: u64) {}
 
     fn push(&self, _: ServerId, _: Push) -> Option<PushReply> {
         None

@@ -211,7 +211,7 @@ struct Ear {
 }
 
 impl Events<Mds> for Ear {
-    fn absorb(&self, _: &Request, _: &Reply, _: u64) {}
+    fn absorb(&self, _: ServerId, _: &Request, _: &Reply, _: u64) {}
     fn push(&self, _: ServerId, push: Push) -> Option<PushReply> {
         if let (Push::Recall { ino, seq, take, .. }, Some(session)) = (push, self.session.upgrade())
         {

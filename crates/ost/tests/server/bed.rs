@@ -54,7 +54,7 @@ pub struct Reports {
 }
 
 impl Events<Ost> for Reports {
-    fn absorb(&self, _: &Request<Ost>, _: &Reply<Ost>, _: u64) {}
+    fn absorb(&self, _: ServerId, _: &Request<Ost>, _: &Reply<Ost>, _: u64) {}
 
     fn push(&self, _: ServerId, _: Push) -> Option<PushReply> {
         None

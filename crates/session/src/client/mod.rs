@@ -54,9 +54,9 @@ pub use tool::{ToolError, ask, ask_server};
 /// What a session reports to its user. All methods are called on the connection's task and do not
 /// wait.
 pub trait Events<P: Peer> {
-    /// A reply came to `request`, which is number `order` of the client. The request has at least
-    /// as many operations as were executed.
-    fn absorb(&self, request: &Request<P>, reply: &Reply<P>, order: u64);
+    /// `server` has replied to `request`, which is number `order` of the client. The request has
+    /// at least as many operations as were executed.
+    fn absorb(&self, server: ServerId, request: &Request<P>, reply: &Reply<P>, order: u64);
     /// `server` sent a push (other than those that the session itself understands). Returns what
     /// the client answers at once, if anything.
     fn push(&self, server: ServerId, push: P::Push) -> Option<P::PushReply>;
@@ -438,7 +438,7 @@ impl<P: Peer> Session<P> {
         let long = state.replay.is_long();
         drop(state);
         if let Some(events) = self.events() {
-            events.absorb(&pending.request, &reply, pending.order);
+            events.absorb(self.server(), &pending.request, &reply, pending.order);
         }
         pending.answer.send(Ok(reply));
         if long {

@@ -34,7 +34,7 @@ pub struct Reports {
 }
 
 impl Events<Ledger> for Reports {
-    fn absorb(&self, _: &Request<Ledger>, _: &Reply<Ledger>, order: u64) {
+    fn absorb(&self, _: ServerId, _: &Request<Ledger>, _: &Reply<Ledger>, order: u64) {
         self.orders.borrow_mut().push(order);
     }
 
