@@ -52,6 +52,14 @@ pub enum Ask {
     /// Of a client: makes everything durable that it has changed; says whether all is, for it may
     /// take longer than an answer.
     Sync,
+    /// Of a client: moves a directory to another metadata server. The answer says if it takes
+    /// longer than an answer may.
+    MoveDirectory {
+        /// The directory.
+        ino: u64,
+        /// The metadata server.
+        mds: u8,
+    },
     /// Of a server: evicts a client.
     Evict {
         /// Its number.

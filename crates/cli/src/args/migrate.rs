@@ -20,17 +20,30 @@ A file that lies in the pool stays as it is; with --part, --width or --zones it 
 is another one. The command may be interrupted at any moment, also by SIGKILL: a file lies in the
 old place or in the new one, and what was copied in vain is freed.
 
+With --mds directories move to another metadata server, with their names: what the names lead to
+stays. The mount where a directory lies asks for that, so this needs a mount of this host, as root
+or as its user. A directory of more than about 1,000 names is refused. Each one is a move of its
+own, which happens at once or not at all.
+
   redbud migrate /mnt/home/video.mkv --to objects --width 2
   redbud migrate /mnt/home/data/* --to blocks --zones 0,2-3
+  redbud migrate /mnt/home/build --mds 1 --recursive
 
-Exit status: 0 all files lie in the pool; 3 some do not, as the command says; 1 failed.")]
+Exit status: 0 all files lie in the pool, or all directories at the server; 3 some do not, as the
+command says; 1 failed.")]
 pub struct MigrateArgs {
-    /// Regular files in a mount
+    /// Regular files in a mount; with --mds directories
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Where they are to lie
-    #[arg(long, value_enum, value_name = "POOL")]
-    pub to: PoolName,
+    /// Where the files are to lie
+    #[arg(long, value_enum, value_name = "POOL", required_unless_present = "mds")]
+    pub to: Option<PoolName>,
+    /// The metadata server where the directories are to live
+    #[arg(long, value_name = "N", conflicts_with_all = ["to", "part", "width", "zones", "rate"])]
+    pub mds: Option<u8>,
+    /// With --mds: also all directories below
+    #[arg(long, requires = "mds")]
+    pub recursive: bool,
     /// As of set-layout: bytes of a part; of blocks it asks for striping
     #[arg(long, value_name = "SIZE")]
     pub part: Option<String>,

@@ -1,4 +1,7 @@
-//! `redbud migrate`: moves files between blocks of data zones and objects at targets.
+//! `redbud migrate`: moves files between blocks of data zones and objects at targets, and
+//! directories between metadata servers ([`directories`]).
+
+mod directories;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -46,6 +49,9 @@ struct Wanted {
 
 /// Moves them.
 pub fn run(args: &MigrateArgs) -> Ended {
+    if let Some(mds) = args.mds {
+        return directories::run(args, mds);
+    }
     let layout = layout(args)?;
     let any = args.part.is_none() && args.width.is_none() && args.zones.is_none();
     let (mut wanted, mut refused) = (Vec::new(), Vec::new());
@@ -115,9 +121,10 @@ fn layout(args: &MigrateArgs) -> Result<Layout, Failure> {
     let striped = args.part.is_some() || args.width.is_some();
     let mut words = vec![
         match args.to {
-            PoolName::Objects => "policy=objects",
-            PoolName::Blocks if striped => "policy=striping",
-            PoolName::Blocks => "policy=fileround",
+            Some(PoolName::Objects) => "policy=objects",
+            Some(PoolName::Blocks) if striped => "policy=striping",
+            Some(PoolName::Blocks) => "policy=fileround",
+            None => return Err(Failure::usage("--to or --mds says where they are to go")),
         }
         .to_owned(),
     ];
@@ -134,7 +141,7 @@ fn inode(path: &Path) -> Result<Ino, String> {
     if metadata.is_dir() {
         return Err(
             "it is a directory: name files, and set the layout of the directory for what is \
-                    created there later (`redbud set-layout`)"
+                    created there later (`redbud set-layout`); --mds moves directories"
                 .into(),
         );
     }
@@ -268,5 +275,25 @@ mod tests {
         }
         assert!(layout_of("--to tape").unwrap_err().contains("blocks, objects"));
         assert!(layout_of("--to objects --part 3").unwrap_err().contains("part `3`"));
+    }
+
+    #[test]
+    fn files_go_to_a_pool_or_directories_to_a_metadata_server() {
+        let parsed = |options: &str| {
+            let line = Line::try_parse_from(format!("migrate dir {options}").split(' '));
+            line.map(|line| (line.args.mds, line.args.recursive)).map_err(|error| error.to_string())
+        };
+        assert_eq!(parsed("--mds 1"), Ok((Some(1), false)));
+        assert_eq!(parsed("--mds 0 --recursive"), Ok((Some(0), true)));
+        for (options, why) in [
+            ("--output json", "--to <POOL>"),
+            ("--mds 1 --to blocks", "cannot be used with"),
+            ("--mds 1 --zones 0", "cannot be used with"),
+            ("--to blocks --recursive", "--mds <N>"),
+            ("--mds 300", "300"),
+        ] {
+            let text = parsed(options).unwrap_err();
+            assert!(text.contains(why), "{options}: {text}");
+        }
     }
 }

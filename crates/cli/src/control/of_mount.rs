@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
+use client::DirectoryMove;
 use fuse::Introspection;
 use types::json::Json;
-use types::{Duration, Ino};
+use types::{Duration, Ino, ShardId};
 
 use super::{Answer, Ask, Handler};
 use crate::registry::Registration;
@@ -14,6 +15,8 @@ const WAITING_MAX: usize = 50;
 
 /// Part of the time that an answer may take.
 const SYNC_WITHIN: Duration = Duration::from_secs(20);
+/// The same.
+const MOVE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Answers for the client of the mount that is registered as `about`.
 pub fn handler(about: Registration, mounted: Introspection) -> Handler {
@@ -33,6 +36,7 @@ async fn answer(about: &Registration, mounted: &Introspection, ask: Ask) -> Answ
             Some(Ok(())) => Ok(r#"{"durable":true}"#.into()),
             Some(Err(fault)) => Err(format!("not all is durable: {}", fault.text())),
         },
+        Ask::MoveDirectory { ino, mds } => Ok(move_directory(mounted, Ino(ino), mds).await),
         Ask::SetZoneState { .. }
         | Ask::ZoneFiles { .. }
         | Ask::Evict { .. }
@@ -40,6 +44,27 @@ async fn answer(about: &Registration, mounted: &Introspection, ask: Ask) -> Answ
         | Ask::Failover
         | Ask::AddZone { .. } => Err("this is a mount: a metadata server is asked for that".into()),
     }
+}
+
+/// Moves a directory to another metadata server.
+async fn move_directory(mounted: &Introspection, dir: Ino, mds: u8) -> String {
+    let moved = mounted.client.move_directory_within(MOVE_WITHIN, dir, ShardId(mds)).await;
+    let state = match moved {
+        None => "waits",
+        Some(Ok(DirectoryMove::Moved)) => "moved",
+        Some(Ok(DirectoryMove::There)) => "there",
+        Some(Ok(DirectoryMove::Root)) => "root",
+        Some(Ok(DirectoryMove::NoServer)) => "no-server",
+        Some(Err(_)) => "stayed",
+    };
+    let mut out = Json::default();
+    out.open('{');
+    out.text("state", state);
+    if let Some(Err(fault)) = moved {
+        out.number("fault", u64::from(fault as u16));
+    }
+    out.close('}');
+    out.into_text()
 }
 
 /// What these threads wait for, or the requests on an inode; without either, all that wait.
