@@ -50,6 +50,9 @@ struct Link {
     next_created: Cell<Option<Ino>>,
     /// The next Rename or Link fails with this fault.
     refuses: Cell<Option<Fault>>,
+    /// A directory of the first server, which takes it for one of the second's, and how many
+    /// removals of names there it refuses for that.
+    moved: Cell<Option<(Ino, u32)>>,
     /// Requests of the client to the first server: GETATTR and LOOKUP.
     asked: Cell<[usize; 2]>,
 }
@@ -273,6 +276,16 @@ impl Link {
                         *ino = *own;
                     }
                 }
+                Op::Unlink { dir, .. } => match self.moved.get() {
+                    Some((moved, left @ 1..)) if moved == *dir => {
+                        self.moved.set(Some((moved, left - 1)));
+                        *dir = OTHER_ROOT;
+                    }
+                    _ => {}
+                },
+                Op::Where { ino } if self.moved.get().is_some_and(|(moved, _)| moved == *ino) => {
+                    *ino = OTHER_ROOT;
+                }
                 _ => {}
             }
         }
@@ -430,6 +443,38 @@ fn full_server_uses_blocks_of_the_other_which_keeps_an_eighth() {
         assert!((most - 4..=most).contains(&filled), "{filled} MiB");
         put(&a, Ino::ROOT, "f", &[7; 8192]).await;
         assert_eq!(two.blocks_with(0, 7), 2);
+    });
+}
+
+#[test]
+fn request_that_servers_refuse_goes_on_to_the_one_that_has_the_inode_and_takes_effect_once() {
+    check(13, |two| async move {
+        two.start_linked().await;
+        let a = two.mount_at("a", LINK).await;
+        let d = a.mkdir(Ino::ROOT, "d").await.unwrap().attr.ino;
+        for text in ["f", "g"] {
+            put(&a, d, text, b"content").await;
+        }
+        // Twice each of the servers says that the other one has the directory.
+        two.link.moved.set(Some((d, 2)));
+        let begun = two.env.now();
+        a.unlink(d, "f").await.unwrap();
+        assert_eq!(two.link.moved.get(), Some((d, 0)));
+        let waited = two.env.now().since(begun);
+        assert!(waited > Duration::from_millis(250), "it asks again without a pause: {waited:?}");
+        assert_eq!(a.list(d, true).await, ["g"]);
+        assert!(a.find(d, "f").await.is_none());
+
+        // What the first server had granted was given back: it lets others change the directory.
+        let b = two.mount("b").await;
+        let made = two.env.timeout(LEASE / 2, b.mkdir(d, "of b")).await;
+        assert!(made.expect("nobody holds anything of the directory").is_ok());
+        assert_eq!(a.list(d, true).await, ["g", "of b"]);
+
+        // If no server has it, the request ends.
+        two.link.moved.set(Some((d, 9)));
+        assert_eq!(a.unlink(d, "g").await, Err(Fault::Stale));
+        assert_eq!(two.link.moved.get(), Some((d, 6)));
     });
 }
 
