@@ -42,7 +42,7 @@ pub struct MigrateArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["to", "part", "width", "zones", "rate"])]
     pub mds: Option<u8>,
     /// With --mds: also all directories below
-    #[arg(long, requires = "mds")]
+    #[arg(long, requires = "mds", conflicts_with = "to")]
     pub recursive: bool,
     /// As of set-layout: bytes of a part; of blocks it asks for striping
     #[arg(long, value_name = "SIZE")]

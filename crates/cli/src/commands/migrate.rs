@@ -289,7 +289,7 @@ mod tests {
             ("--output json", "--to <POOL>"),
             ("--mds 1 --to blocks", "cannot be used with"),
             ("--mds 1 --zones 0", "cannot be used with"),
-            ("--to blocks --recursive", "--mds <N>"),
+            ("--to blocks --recursive", "cannot be used with"),
             ("--mds 300", "300"),
         ] {
             let text = parsed(options).unwrap_err();
