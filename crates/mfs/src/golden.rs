@@ -74,6 +74,11 @@ const GOLDENS: &[Golden] = &[
         features: Features::NONE.with(Feature::SHARDS).with(Feature::LENT_SPACE),
         shard: ShardId(2),
     },
+    Golden {
+        name: "v1-moved-directories",
+        features: Features::NONE.with(Feature::SHARDS).with(Feature::MOVED_DIRECTORIES),
+        shard: ShardId(2),
+    },
     with("v1-object-files", Feature::OBJECT_FILES),
     Golden { name: "v1-shard-200", features: Features::NONE, shard: ShardId(200) },
     Golden { name: "v1-shards", features: Features::NONE.with(Feature::SHARDS), shard: ShardId(2) },
@@ -303,8 +308,8 @@ async fn entries(mfs: &Mfs, dir: Ino) -> String {
     list.iter().map(line).collect()
 }
 
-/// Describes a log that is external, what targets have still to do, operations of several shards,
-/// lent space, and the numbers that a shard other than 0 issued.
+/// Describes a log that is external, what targets have still to do, and operations of several
+/// shards. Also lent space, directories that moved, and the numbers of a shard other than 0.
 async fn unusual(mfs: &Mfs) -> String {
     let (superblock, mut out) = (mfs.superblock(), String::new());
     if let Some(journal) = superblock.journal {
@@ -346,6 +351,12 @@ async fn unusual(mfs: &Mfs) -> String {
         for (pag, start, lent) in mfs.run(Cost::READ, |txn| txn.space().lent()).await.unwrap().0 {
             let (shard, sequence) = (lent.shard.0, lent.sequence);
             writeln!(out, "lent {pag}:{start} {} shard {shard} loan {sequence}", lent.len).unwrap();
+        }
+    }
+    if superblock.features.has(Feature::MOVED_DIRECTORIES) {
+        let homes = mfs.run(Cost::READ, |txn| txn.names().homes(Ino::NONE, 99));
+        for (ino, home) in homes.await.unwrap().0 {
+            writeln!(out, "{:016x} is on shard {}", ino.0, home.0).unwrap();
         }
     }
     if superblock.shard == ShardId(0) {
@@ -518,7 +529,7 @@ async fn change(mfs: &Mfs) {
         at += 1;
         let entries =
             mfs.run(Cost::READ, |txn| txn.names().readdir(dir, 0, 100_000)).await.unwrap().0;
-        let here = entries.iter().filter(|e| e.ino.shard() == shard);
+        let here = entries.iter().filter(|e| e.attr.is_some());
         dirs.extend(here.filter(|e| e.kind == FileKind::Directory).map(|e| e.ino));
         for n in 0..20 {
             let (name, to) = (Name::new(format!("new{n}").as_bytes()), format!("moved{n}"));

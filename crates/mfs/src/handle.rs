@@ -9,7 +9,7 @@ use types::Transno;
 use crate::names::NameIndexes;
 use crate::txn::{Body, Txn};
 use crate::volatile::searches::SearchCounts;
-use crate::volatile::{SharedState, VolatileState};
+use crate::volatile::{SharedHomes, SharedState, VolatileState};
 use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 use engine::format::features::Feature;
@@ -25,6 +25,7 @@ pub struct Mfs {
 struct Inner {
     store: Store,
     volatile: SharedState,
+    homes: SharedHomes,
 }
 
 impl Deref for Mfs {
@@ -55,7 +56,9 @@ impl Deref for Usage {
 impl Mfs {
     /// The file system in an open store.
     pub(crate) fn over(store: Store) -> Mfs {
-        Mfs { inner: Rc::new(Inner { store, volatile: SharedState::default() }) }
+        let volatile = SharedState::default();
+        let homes = volatile.borrow().homes.clone();
+        Mfs { inner: Rc::new(Inner { store, volatile, homes }) }
     }
 
     /// An empty store of `blocks` blocks in memory, without a device: no call waits, everything
@@ -74,6 +77,11 @@ impl Mfs {
             self.set_features(features.with(Feature::OBJECT_FILES));
         }
         is_new
+    }
+
+    /// Homes of inodes, as of the committed transactions; also while one runs.
+    pub(crate) fn known_homes(&self) -> &SharedHomes {
+        &self.inner.homes
     }
 
     /// What is kept in memory besides the blocks.

@@ -27,6 +27,7 @@
 //! | 22 | 15 | 112 | intents (11.1), with the feature `shards`, with an entry of zeros |
 //! | 23 | 8 | 16 | names on other shards (7.5), with the feature `shards`, with an entry of zeros |
 //! | 24 | 10 | 13 | lent data space (10), with the feature `lent-space`, with an entry of zeros |
+//! | 25 | 8 | 8 | homes of directories that have moved (7.6), with the feature `moved-directories`, with an entry of zeros |
 //! | 63 | | | a tree that repair builds, until it replaces another; readers ignore it |
 //!
 //! Roots 14 to 16 are numbers: the next chunk, the next client, both within the shard, and the
@@ -36,7 +37,7 @@
 //! part of the bitmap was lost; bit 1: there are nodes of an unfinished tree. The other roots are
 //! 0.
 
-use crate::format::{chunk, intent, namespace, outside, segment, space};
+use crate::format::{chunk, home, intent, namespace, outside, segment, space};
 use crate::txn::Txn;
 use engine::btree::Tree;
 pub use engine::clients::{CLIENTS, NEXT_CLIENT, REPLIES, SETTINGS};
@@ -81,6 +82,8 @@ pub const OUTSIDE: Tree<{ outside::OUTSIDE_KEY }, { outside::OUTSIDE_VALUE }> =
     Tree::at(RootId(23));
 /// Data space that this shard has lent to others, or they to it.
 pub const LENT: Tree<{ space::RUN_KEY }, { space::LENT_VALUE }> = Tree::at(RootId(24));
+/// Where directories are that have moved from one shard to another.
+pub const HOMES: Tree<{ home::HOME_KEY }, { home::HOME_VALUE }> = Tree::at(RootId(25));
 /// Number, within the shard, of the next object that no start of the server has taken.
 pub const NEXT_OBJECT: RootId = RootId(21);
 /// Number of inodes, including the root and the orphan directory.
@@ -104,6 +107,9 @@ pub(crate) fn insert_zero_entries(txn: &mut Txn<'_>) -> Result<(), Stop> {
     if txn.has_feature(Feature::LENT_SPACE) {
         insert_zero_entry_of_loans(txn)?;
     }
+    if txn.has_feature(Feature::MOVED_DIRECTORIES) {
+        insert_zero_entry_of_homes(txn)?;
+    }
     Ok(())
 }
 
@@ -117,4 +123,9 @@ pub(crate) fn insert_zero_entries_of_shards(txn: &mut Txn<'_>) -> Result<(), Sto
 /// Inserts the entry of zeros into the tree of the feature `lent-space`.
 pub(crate) fn insert_zero_entry_of_loans(txn: &mut Txn<'_>) -> Result<(), Stop> {
     LENT.insert(txn, &[0; space::RUN_KEY], &[0; space::LENT_VALUE]).map(drop)
+}
+
+/// Inserts the entry of zeros into the tree of the feature `moved-directories`.
+pub(crate) fn insert_zero_entry_of_homes(txn: &mut Txn<'_>) -> Result<(), Stop> {
+    HOMES.insert(txn, &[0; home::HOME_KEY], &[0; home::HOME_VALUE]).map(drop)
 }

@@ -259,7 +259,7 @@ impl Dump<'_> {
             let end = entries.len() < PAGE;
             for entry in entries {
                 let name = entry.name.as_bytes().to_vec();
-                if entry.attr.is_none() && entry.ino.shard() != self.mfs.superblock().shard {
+                if entry.attr.is_none() && !self.is_here(entry.ino).await? {
                     self.leave_elsewhere(entry.ino, dir, &name);
                     continue;
                 }
@@ -276,6 +276,10 @@ impl Dump<'_> {
                 return Ok(());
             }
         }
+    }
+
+    async fn is_here(&self, ino: Ino) -> Result<bool, StoreError> {
+        Ok(self.mfs.run(Cost::READ, |txn| txn.names().is_here(ino)).await?.0)
     }
 
     fn leave_out(&mut self, dir: Ino, illegal: &[(Vec<u8>, Ino)]) {

@@ -2,6 +2,7 @@
 //! the keys of trees: these are big-endian, so that their bytes sort as numbers.
 
 pub mod chunk;
+pub mod home;
 pub mod intent;
 pub mod layout;
 pub mod lmap;

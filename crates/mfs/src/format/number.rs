@@ -5,7 +5,8 @@
 //! - `Ino` = chunk (`DirNo`, 40 bits) · reuse 8 bits · slot 16 bits; a number is issued once and
 //!   never again;
 //! - `DirNo` = shard 8 bits · number 32 bits. The shard is the superblock's (3.2): with it, no
-//!   other server issues the same number. So the top 8 bits of a number name the shard of birth;
+//!   other server issues the same number. So the top 8 bits of a number name the shard of birth.
+//!   A directory may be on another one since (7.6);
 //! - chunk 0 of a shard is the system's: slot 1 is the shard's root directory, slot 2 the orphan
 //!   directory. The root of shard 0, inode 1, is that of the file system. No name leads to the root
 //!   of another shard yet;

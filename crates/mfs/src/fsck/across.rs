@@ -53,6 +53,8 @@ pub struct ShardNames {
     pub operations: BTreeMap<TxnId, Vec<u8>>,
     /// Data space that it has lent to others, or they to it.
     pub loans: Loans,
+    /// The shards of inodes that are not on that of their number, as this shard believes.
+    pub homes: BTreeMap<Ino, ShardId>,
 }
 
 /// Runs of data blocks, by the other shard, the zone and the first block: blocks, and the sequence
@@ -292,7 +294,7 @@ pub fn across(
         compare(guest, names, &mut out);
     }
     for name in names.into_values().flatten().cloned() {
-        out.insert(match known.contains(&name.ino.shard()) {
+        out.insert(match known.contains(&home(shards, name.ino)) {
             true => Disagreement::NameWithoutInode(name),
             false => Disagreement::UnknownShard(name),
         });
@@ -301,6 +303,20 @@ pub fn across(
         compare_loans(lender, borrower, &mut out);
     }
     out
+}
+
+/// The shard that has an inode: from that of its number one goes where each shard says that it
+/// went.
+fn home(shards: &[ShardNames], ino: Ino) -> ShardId {
+    let mut at = ino.shard();
+    for _ in shards {
+        let of = shards.iter().find(|it| it.shard == at);
+        match of.and_then(|it| it.homes.get(&ino)) {
+            Some(&next) if next != at => at = next,
+            _ => break,
+        }
+    }
+    at
 }
 
 /// Compares what one shard has lent to another with what that has of it. The borrower may not have
@@ -401,6 +417,7 @@ mod tests {
             guests: vec![guest(ino(0, 9), DIR, Outside::Parent(ino(1, 1)))],
             operations: BTreeMap::new(),
             loans: Loans::default(),
+            homes: BTreeMap::new(),
         };
         let one = ShardNames {
             shard: ShardId(1),
@@ -411,6 +428,7 @@ mod tests {
             ],
             operations: BTreeMap::new(),
             loans: Loans::default(),
+            homes: BTreeMap::new(),
         };
         [zero, one]
     }

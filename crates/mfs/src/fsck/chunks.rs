@@ -80,9 +80,9 @@ impl Check {
         self.found(ProblemKind::ForeignNumber, subject, foreign(shard, place, self.shard));
     }
 
-    /// Did this shard issue the number? Reports it if not.
+    /// May this shard have an inode of the number? Reports it if not.
     pub(super) fn own_number(&mut self, ino: Ino, place: impl fmt::Display) -> bool {
-        let own = ino.shard() == self.shard;
+        let own = self.may_be_here(ino);
         if !own {
             self.foreign(Subject::Inode(ino), ino.shard(), place);
         }

@@ -414,6 +414,9 @@ pub(super) fn table(name: TreeName) -> Option<&'static str> {
         TreeName::Lent => {
             "which data blocks this shard has lent to others, or they to it: blocks of nobody stay as they are"
         }
+        TreeName::Homes => {
+            "where directories went that other shards took over: no program finds them until they move again"
+        }
         TreeName::Chunks
         | TreeName::Moved
         | TreeName::Orphans

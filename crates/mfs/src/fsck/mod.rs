@@ -37,6 +37,9 @@ mod foreign_tests;
 #[cfg(test)]
 mod format_tests;
 mod gaps;
+mod homes;
+#[cfg(test)]
+mod homes_tests;
 mod intents;
 #[cfg(test)]
 mod jobs_tests;

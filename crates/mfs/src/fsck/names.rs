@@ -172,6 +172,7 @@ impl Names {
 
 impl Check {
     pub(super) async fn names(&mut self) -> Result<(), StoreError> {
+        self.load_homes().await?;
         self.load_chunks().await?;
         self.load_lists().await?;
         self.load_outside().await?;
@@ -350,8 +351,12 @@ impl Check {
         if self.tree.with_moved_inodes.contains(&unit.chunk) {
             let inodes = digest.ordinary.iter().map(|&kept| Ordinary::ino(unit.chunk, kept));
             let NamespaceScan { moved, inodes: met, outside, .. } = &self.tree;
+            let homes = &self.report.shard.homes;
             let known = |ino: Ino| {
-                moved.contains_key(&ino) || met.contains_key(&ino) || outside.contains_key(&ino)
+                moved.contains_key(&ino)
+                    || met.contains_key(&ino)
+                    || outside.contains_key(&ino)
+                    || homes.contains_key(&ino)
             };
             if inodes.into_iter().any(known) {
                 return Ok(false);
@@ -476,7 +481,7 @@ impl Check {
             names.add(slot.name(), at.place.slot);
         }
         let link = slot.state() == SlotState::Link;
-        if link && slot.ino().shard() != self.shard && self.features.has(Feature::SHARDS) {
+        if link && self.home(slot.ino()) != self.shard && self.features.has(Feature::SHARDS) {
             if !hidden {
                 self.foreign_name(dir, &slot);
             }
@@ -509,7 +514,7 @@ impl Check {
             self.plan.add(Fix::Duplicate(at));
             return Ok(());
         }
-        let is_usual = self.place(at, &slot) && !self.tree.outside.contains_key(&ino);
+        let is_usual = self.place(at, &slot) && !self.has_to_do_with_others(ino);
         let attr = slot.attr();
         let mut seen = SeenInode {
             kind: attr.kind,
@@ -556,19 +561,29 @@ impl Check {
             }
             _ => {}
         }
+        self.keep(ino, seen, is_usual);
+        Ok(())
+    }
+
+    /// Keeps what was seen of an inode; of an ordinary one that is little.
+    fn keep(&mut self, ino: Ino, seen: SeenInode, is_usual: bool) {
         let ordinary = is_usual
-            && attr.kind != FileKind::Directory
+            && seen.kind != FileKind::Directory
             && (seen.nlink, seen.names, seen.counted, seen.found) == (1, 1, 0, 0)
-            && (attr.kind != FileKind::Regular || seen.blocks == seen.mapped);
+            && (seen.kind != FileKind::Regular || seen.blocks == seen.mapped);
         if !is_usual {
             self.tree.note_moved(ino);
         }
         if ordinary {
-            self.tree.ordinary.add(ino, attr.kind);
+            self.tree.ordinary.add(ino, seen.kind);
         } else {
             self.tree.inodes.insert(ino, seen);
         }
-        Ok(())
+    }
+
+    /// Do other shards have names of the inode, or was it on another one?
+    fn has_to_do_with_others(&self, ino: Ino) -> bool {
+        self.tree.outside.contains_key(&ino) || self.report.shard.homes.contains_key(&ino)
     }
 
     /// The kind of an inode that was met.

@@ -82,7 +82,7 @@ impl Check {
             Outside::Parent(_) if !directory => Err("a parent, and it is no directory"),
             Outside::Names(_) if directory => Err("a number of names, and it is a directory"),
             Outside::Parent(_) if seen.names > 0 => Err("it has a name on this shard"),
-            Outside::Parent(parent) if parent.shard() == self.shard || is_orphan_dir(parent) => {
+            Outside::Parent(parent) if self.home(parent) == self.shard || is_orphan_dir(parent) => {
                 Err("its parent is no directory of another shard")
             }
             _ => Ok(Guest { ino, kind: seen.kind, outside }),

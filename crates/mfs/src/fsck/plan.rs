@@ -90,10 +90,11 @@ pub(super) enum TreeName {
     Intents,
     Outside,
     Lent,
+    Homes,
 }
 
 impl TreeName {
-    const ALL: [(RootLocation, TreeName); 19] = [
+    const ALL: [(RootLocation, TreeName); 20] = [
         (trees::CHUNKS.location(), TreeName::Chunks),
         (trees::MOVED.location(), TreeName::Moved),
         (trees::ORPHANS.location(), TreeName::Orphans),
@@ -113,6 +114,7 @@ impl TreeName {
         (trees::INTENTS.location(), TreeName::Intents),
         (trees::OUTSIDE.location(), TreeName::Outside),
         (trees::LENT.location(), TreeName::Lent),
+        (trees::HOMES.location(), TreeName::Homes),
     ];
 
     /// The tree with this root.
@@ -261,6 +263,8 @@ pub(super) enum Fix {
     DropIntent([u8; INTENT_KEY]),
     /// Remove what is kept of an inode's names on other shards.
     DropOutside(Ino),
+    /// Remove what is kept of where a moved directory is; if it is here, say so.
+    DropHome(Ino),
     /// Remove an item about a frozen file.
     DropFrozen([u8; FROZEN_KEY]),
     /// Complete the items about a frozen file.
@@ -316,6 +320,7 @@ impl Fix {
             | Fix::Unreachable(_)
             | Fix::Orphan(..)
             | Fix::DropOutside(_)
+            | Fix::DropHome(_)
             | Fix::DirectorySize(..)
             | Fix::DropXattrs(_)
             | Fix::TakeBlob(Some(_), ..)

@@ -189,6 +189,9 @@ kinds! {
     /// An entry of names on other shards of no inode, or that cannot be that inode's.
     WrongOutside = Error, "what is kept of an inode's names on other shards makes no sense",
         "it is removed, which is said; a directory that has no other name gets one in lost+found";
+    /// An entry of the tree of homes that cannot be.
+    BadHome = Error, "what is kept of where a moved directory is makes no sense",
+        "it is removed, or says that the directory is here if it is";
     /// Segments out of order, of no file, or not as many as counted.
     BadLayout = Error, "a layout makes no sense",
         "segments that make no sense, overlap or belong to no file are removed, and the others counted";

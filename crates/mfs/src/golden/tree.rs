@@ -5,7 +5,7 @@ use commitment::{Entry, Kept, Part, Protocol, TxnId};
 use env::sim::{SimDisk, SimRng, SimWorld};
 use types::limits::BLOCK;
 use types::{
-    Attr, ClientId, DirNo, Epoch, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId,
+    Attr, ClientId, DirNo, Epoch, Fault, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId,
     Segment, SegmentState, ShardId, Timestamp, Uuid,
 };
 
@@ -17,7 +17,7 @@ use crate::format::space::PagUse;
 use crate::handle::Mfs;
 use crate::layouts::LayoutAhead;
 use crate::mkfs::{FormatOptions, PagFormat};
-use crate::names::{MapLimits, NewInode};
+use crate::names::{Arrival, MapLimits, NewInode, PlacedName};
 use crate::open::OpenOptions;
 use crate::space::Loan;
 use crate::txn::Txn;
@@ -118,6 +118,9 @@ pub(super) fn make(golden: &Golden) -> Devices {
         }
         if features.has(Feature::LENT_SPACE) {
             run(&mfs, loans).await;
+        }
+        if features.has(Feature::MOVED_DIRECTORIES) {
+            run(&mfs, moves).await;
         }
         mfs.close().await.unwrap();
         let mfs = Mfs::open(&env, &disks, options()).await.unwrap();
@@ -260,6 +263,34 @@ fn loans(txn: &mut Txn<'_>) -> Result<(), Stop> {
     txn.space().borrow(ShardId(0), 1, &Loan { zone, runs })?;
     let client = txn.new_client(b"a borrower")?;
     txn.space().grant(client, Some(PagId(60)), 7).map(drop)
+}
+
+/// Sends two directories away, of which one is freed; and takes one, with names of every sort.
+fn moves(txn: &mut Txn<'_>) -> Result<(), Stop> {
+    for text in ["sent", "sent and left over"] {
+        let sent = mkdir_in_root(txn, text)?;
+        mkdir(txn, sent, "below")?;
+        file(txn, sent, "file", 4)?;
+        let names = txn.names().departure(sent, 9)?.names;
+        txn.names().leave(sent, ShardId(9), &names)?;
+        while text == "sent" && !txn.names().free_inode_step(sent, 9)? {}
+    }
+    let dir = mkdir_in_root(txn, "with one that came")?;
+    txn.names().link_outside(dir, &name("came"), far(40), FileKind::Directory)?;
+    links(txn, dir, 1)?;
+    let root = txn.root_dir();
+    let attr = txn.names().attr(root)?.ok_or(Stop::Fault(Fault::Stale))?;
+    let placed =
+        |(at, n, kind)| PlacedName { at, name: name(&format!("at {at}")), ino: far(n), kind };
+    txn.names().arrive(&Arrival {
+        attr: Attr { ino: far(40), nlink: 3, ..attr },
+        parent: dir,
+        stream: 77,
+        xattrs: vec![(b"user.came".to_vec(), vec![7; 300])],
+        annexes: vec![false],
+        names: [(3, 41, FileKind::Directory), (20, 42, FileKind::Regular)].map(placed).to_vec(),
+    })?;
+    file(txn, far(40), "new", 4).map(drop)
 }
 
 /// The `n`-th inode of another shard.

@@ -10,6 +10,7 @@
 
 mod dump;
 mod faults;
+mod homes;
 mod intents;
 mod loans;
 mod objects;
@@ -119,12 +120,14 @@ fn in_use(txn: &mut Txn<'_>) -> Result<BTreeSet<&'static str>, Stop> {
     out.extend(Feature::SHARDS.name().filter(|_| !shared.is_empty()));
     let has_loans = !loans::describe(txn)?.is_empty();
     out.extend(Feature::LENT_SPACE.name().filter(|_| has_loans));
+    let has_moved = !homes::describe(txn)?.is_empty();
+    out.extend(Feature::MOVED_DIRECTORIES.name().filter(|_| has_moved));
     out.extend((!outside::describe(txn)?.is_empty()).then_some(OUTSIDE));
     for dir in directories(txn)? {
         let mapped = txn.names().locate_live(dir)?.1.map() != 0;
         out.extend(mapped.then_some(NAME_MAP));
         for entry in txn.names().readdir(dir, 0, 1000)? {
-            if outside::is_far(txn, entry.ino) {
+            if outside::is_far(txn, entry.ino)? {
                 continue;
             }
             let slot = txn.names().locate_live(entry.ino)?.1;
@@ -207,7 +210,7 @@ fn directories(txn: &mut Txn<'_>) -> Result<Vec<Ino>, Stop> {
     let mut at = 0;
     while at < out.len() {
         for entry in txn.names().readdir(out[at], 0, 1000)? {
-            if entry.kind == FileKind::Directory && !outside::is_far(txn, entry.ino) {
+            if entry.kind == FileKind::Directory && !outside::is_far(txn, entry.ino)? {
                 out.push(entry.ino);
             }
         }
@@ -229,7 +232,10 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
     let (dir, other) = (dirs[a as usize % dirs.len()], dirs[b as usize % dirs.len()]);
     let (name, second) = (any_name(c), any_name(d));
     let old = txn.names().lookup(dir, &name)?;
-    if old.is_some_and(|ino| outside::is_far(txn, ino)) {
+    if let Some(ino) = old
+        && outside::is_far(txn, ino)?
+        && draw.kind != 36
+    {
         return outside::with_name(txn, draw.kind, (dir, &name), (other, &second));
     }
     let kind = match old {
@@ -414,6 +420,7 @@ fn operate(txn: &mut Txn<'_>, client: ClientId, draw: &Draw) -> Result<(), Stop>
             intents::step(txn, e, f)?;
         }
         35 => outside::step(txn, (dir, &name), e, f)?,
+        36 => homes::step(txn, old, e, f)?,
         _ => txn.set_reply(client, (e % 7) as u32, f as u32, &vec![7; (f % 1000) as usize])?,
     }
     Ok(())
@@ -467,7 +474,7 @@ async fn dump(mfs: &Mfs) -> String {
             for entry in txn.names().readdir(dir, 0, 1000)? {
                 writeln!(out, " {:?} {} {}", entry.name, entry.ino, entry.cookie).unwrap();
                 assert_eq!(txn.names().lookup(dir, &entry.name)?, Some(entry.ino));
-                if outside::is_far(txn, entry.ino) {
+                if outside::is_far(txn, entry.ino)? {
                     writeln!(out, "  {:?} elsewhere", entry.kind).unwrap();
                     continue;
                 }
@@ -488,6 +495,7 @@ async fn dump(mfs: &Mfs) -> String {
         }
         writeln!(out, "{:?}", txn.space().pags()?).unwrap();
         writeln!(out, "doomed {:?}", txn.space().doomed(objects::TARGET, 99)?).unwrap();
+        out += &homes::describe(txn)?;
         Ok(out + &loans::describe(txn)? + &intents::describe(txn)? + &outside::describe(txn)?)
     });
     read.await.unwrap().0

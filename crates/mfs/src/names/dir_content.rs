@@ -131,6 +131,37 @@ impl Names<'_, '_> {
         self.claim(dir, at)
     }
 
+    /// Takes exactly this slot of `dir`, which grows up to it. `annexes`: which of its chunks are
+    /// to be annexes. While clients replay all new ones are: no replay names a slot there.
+    pub(super) fn take_position(
+        &mut self,
+        dir: Ino,
+        at: Position,
+        annexes: &[bool],
+    ) -> Result<Spot, Stop> {
+        self.ensure_index(dir)?;
+        let number = loop {
+            let chunks = self.txn.volatile().names.chunks_of(&self.txn.pending.names, dir);
+            if let Some(&number) = chunks.get(at.chunk()) {
+                break number;
+            }
+            let annex = annexes.get(chunks.len()).copied().unwrap_or(false);
+            let number = self.new_chunk_number(annex || self.txn.volatile().replays.running)?;
+            self.add_chunk(dir, &chunks, number)?;
+        };
+        while {
+            self.ensure_chunk(number)?;
+            self.chunk(number)?.descriptor.used <= at.slot() / SLOTS_PER_BLOCK
+        } {
+            self.grow_chunk(dir, number)?;
+        }
+        let spot = self.spot_at(dir, at)?.ok_or(Stop::Fault(Fault::Stale))?;
+        match self.slot_is_free(dir, at, spot.block)? {
+            true => self.claim(dir, at),
+            false => Err(Fault::Invalid.into()),
+        }
+    }
+
     /// Adds content blocks to `dir`, to a chunk of these.
     fn grow(&mut self, dir: Ino, among: Among) -> Result<(), Stop> {
         let durable = self.txn.durable();

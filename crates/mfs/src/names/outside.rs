@@ -29,7 +29,7 @@ impl Names<'_, '_> {
         kind: FileKind,
     ) -> Result<(), Stop> {
         self.name_is_free(dir, name)?;
-        if !self.may_name(ino) || is_root_dir(ino) {
+        if !self.may_name(ino)? || is_root_dir(ino) {
             return Err(Fault::Invalid.into());
         }
         self.put_link(dir, name.as_bytes(), ino, kind)
@@ -142,18 +142,18 @@ impl Names<'_, '_> {
         Ok(())
     }
 
-    fn check_outside(&self, outside: Outside) -> Result<(), Stop> {
+    fn check_outside(&mut self, outside: Outside) -> Result<(), Stop> {
         let sound = match outside {
-            Outside::Parent(parent) => self.may_name(parent),
+            Outside::Parent(parent) => self.may_name(parent)?,
             Outside::Names(_) => self.txn.has_feature(Feature::SHARDS),
         };
         if sound { Ok(()) } else { Err(Fault::Invalid.into()) }
     }
 
     /// May names and parents be of this number, as that of an inode of another shard?
-    fn may_name(&self, ino: Ino) -> bool {
-        let foreign = ino != Ino::NONE && ino.shard() != self.txn.shard();
-        foreign && !is_orphan_dir(ino) && self.txn.has_feature(Feature::SHARDS)
+    fn may_name(&mut self, ino: Ino) -> Result<bool, Stop> {
+        let foreign = ino != Ino::NONE && !self.is_here(ino)?;
+        Ok(foreign && !is_orphan_dir(ino) && self.txn.has_feature(Feature::SHARDS))
     }
 }
 

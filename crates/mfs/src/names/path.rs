@@ -198,7 +198,8 @@ impl Mfs {
                     }
                     all.add(entry.ino, path.as_deref().unwrap_or_default(), entry.name.as_bytes());
                 }
-                let here = entry.ino.shard() == self.superblock().shard;
+                // Directories of other shards have no attributes here.
+                let here = entry.attr.is_some();
                 if entry.kind == FileKind::Directory && here && met.insert(entry.ino) {
                     queue.push_back(entry.ino);
                 }
@@ -279,7 +280,8 @@ impl Mfs {
                 if inodes.contains(&entry.ino) {
                     found.names.push((dir, entry.name.clone(), entry.ino));
                 }
-                let here = entry.ino.shard() == self.superblock().shard;
+                // Directories of other shards have no attributes here.
+                let here = entry.attr.is_some();
                 if entry.kind == FileKind::Directory && here && met.insert(entry.ino) {
                     queue.push_back(entry.ino);
                 }

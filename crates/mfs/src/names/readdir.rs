@@ -173,7 +173,7 @@ impl Names<'_, '_> {
     }
 
     fn attr_in_memory(&mut self, ino: Ino) -> Result<Option<Attr>, Stop> {
-        if ino.shard() != self.txn.shard() {
+        if !self.is_here(ino)? {
             return Ok(None);
         }
         match self.attr(ino) {

@@ -84,7 +84,7 @@ impl Names<'_, '_> {
             if at == ancestor {
                 return Ok(Within::Yes);
             }
-            if at.shard() != self.txn.shard() {
+            if !self.is_here(at)? {
                 return Ok(Within::Leaves(at));
             }
             match self.parent(at)? {

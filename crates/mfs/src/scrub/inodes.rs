@@ -157,7 +157,7 @@ fn look(txn: &mut Txn<'_>, place: SlotPlace) -> Result<Option<Look>, Stop> {
         SlotState::Empty => {}
         // Only the other shard knows whether the inode is there.
         SlotState::Link
-            if slot.ino().shard() != txn.shard() && txn.has_feature(Feature::SHARDS) => {}
+            if txn.has_feature(Feature::SHARDS) && !txn.names().is_here(slot.ino())? => {}
         SlotState::Link => match txn.names().locate(slot.ino())? {
             None => wrong.push((ProblemKind::DanglingName, format!("in directory {dir}"))),
             Some(spot) => {

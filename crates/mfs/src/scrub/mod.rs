@@ -32,8 +32,8 @@ use crate::format::xattr::BLOB_MAX;
 use crate::fsck::{Problem, ProblemKind, Subject};
 use crate::handle::Mfs;
 use crate::trees::{
-    CHUNKS, FREE, FREED, FROZEN, INTENTS, LENT, MOVED, NAMESPACE, ORPHANS, OUTSIDE, PAGS, POOLS,
-    QUARANTINES, SEGMENTS,
+    CHUNKS, FREE, FREED, FROZEN, HOMES, INTENTS, LENT, MOVED, NAMESPACE, ORPHANS, OUTSIDE, PAGS,
+    POOLS, QUARANTINES, SEGMENTS,
 };
 use crate::txn::Txn;
 use engine::error::{Stop, StoreError};
@@ -151,6 +151,7 @@ impl Scrub<'_> {
         self.tree(FROZEN, |_, _| {}).await?;
         self.tree(INTENTS, |_, _| {}).await?;
         self.tree(LENT, |_, _| {}).await?;
+        self.tree(HOMES, |_, _| {}).await?;
         self.clients().await?;
         self.segments().await?;
         self.lists().await?;

@@ -16,9 +16,10 @@ pub mod searches;
 pub(crate) mod space;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use types::Transno;
+use types::{Ino, ShardId, Transno};
 
 use crate::names::{NameIndexes, PendingNames, Replays};
 use layouts::LayoutLimits;
@@ -44,7 +45,12 @@ pub struct VolatileState {
     pub(crate) limits: MapLimits,
     /// How layout blocks are used.
     pub(crate) layouts: LayoutLimits,
+    /// Inodes with another home than their numbers say.
+    pub(crate) homes: SharedHomes,
 }
+
+/// Homes of inodes. The file system has them too: it is asked for them while transactions run.
+pub(crate) type SharedHomes = Rc<RefCell<BTreeMap<Ino, ShardId>>>;
 
 /// The volatile state, as its file system and the hooks of a transaction share it.
 pub(crate) type SharedState = Rc<RefCell<VolatileState>>;

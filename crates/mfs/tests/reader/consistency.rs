@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::device::BLOCK;
 use crate::image::{Image, NamedInode, Outside, Subtree};
 use crate::inode::{INODE, Inode, Kind, Slot};
-use crate::superblock::{LAYOUT_BLOCKS, LENT_SPACE, SHARDS};
+use crate::superblock::{LAYOUT_BLOCKS, LENT_SPACE, MOVED_DIRECTORIES, SHARDS};
 
 /// Panics where two parts of the file system contradict each other.
 pub fn check(image: &Image) {
@@ -45,10 +45,19 @@ fn by_number(image: &Image, ino: u64) -> Inode {
     image.inode(&image.locate(ino).unwrap()).unwrap()
 }
 
-/// Checks that the superblock's shard issued every number (6, 11).
+/// Checks that the superblock's shard issued every number (6, 11), but for directories that came
+/// from others (7.6).
 fn numbers(image: &Image, inodes: &[&Inode]) {
     let shard = u64::from(image.superblock.shard);
-    assert!(inodes.iter().all(|inode| inode.ino >> 56 == shard));
+    let homes = image.homes().unwrap();
+    assert!(homes.is_empty() || image.superblock.has(MOVED_DIRECTORIES));
+    assert!(homes.iter().all(|(ino, home)| ino >> 56 != u64::from(*home)));
+    let may_be_here = |inode: &&Inode| match homes.get(&inode.ino) {
+        // What is left of a directory that went is an orphan.
+        Some(home) => u64::from(*home) == shard || inode.nlink == 0,
+        None => inode.ino >> 56 == shard,
+    };
+    assert!(inodes.iter().all(may_be_here));
     assert!(image.clients().unwrap().iter().all(|(client, _)| client >> 40 == shard));
 }
 
@@ -131,15 +140,19 @@ fn other_shards(image: &Image, subtrees: &[Subtree], named: &BTreeMap<u64, &Inod
     if !image.superblock.has(SHARDS) {
         return;
     }
-    let shard = u64::from(image.superblock.shard);
+    let homes = image.homes().unwrap();
+    let is_here = |ino: u64| {
+        let home = homes.get(&ino).map_or(ino >> 56, |home| u64::from(*home));
+        home == u64::from(image.superblock.shard)
+    };
     let foreign: Vec<_> = subtrees.iter().flat_map(|subtree| &subtree.foreign).collect();
-    assert!(foreign.iter().all(|name| name.ino >> 56 != shard));
+    assert!(foreign.iter().all(|name| !is_here(name.ino)));
     let below = || subtrees.iter().flat_map(|subtree| &subtree.found[1..]);
     for Outside { ino, parent, names } in image.outside().unwrap() {
         let (inode, slot) = (named[&ino], image.locate(ino).unwrap());
         let here = below().filter(|found| found.inode.ino == ino).count();
         if inode.kind == Kind::Directory {
-            assert!(names == 0 && parent >> 56 != shard && here == 0 && slot.name.is_empty());
+            assert!(names == 0 && !is_here(parent) && here == 0 && slot.name.is_empty());
             assert!(inode.nlink >= 2);
         } else {
             assert!(names > 0 && parent == 0);

@@ -8,7 +8,7 @@ use crate::device::{u16_at, u32_at, u64_at};
 use crate::image::{ForeignName, NamedInode, Outside, Subtree};
 use crate::inode::{Inode, Kind, Object, Slot};
 use crate::space::{Intent, Run};
-use crate::superblock::{LENT_SPACE, OBJECT_FILES, SHARDS};
+use crate::superblock::{LENT_SPACE, MOVED_DIRECTORIES, OBJECT_FILES, SHARDS};
 
 /// Expands compressed golden images; `crates/mfs/src/golden/compression.rs` describes the format.
 pub fn expand(mut bytes: &[u8]) -> Vec<u8> {
@@ -101,8 +101,8 @@ fn elsewhere(image: &Image, subtrees: &[Subtree], out: &mut String) {
     }
 }
 
-/// Describes a log that is external, what targets have still to do, operations of several shards,
-/// lent space, and the numbers that a shard other than 0 issued.
+/// Describes a log that is external, what targets have still to do, and operations of several
+/// shards. Also lent space, directories that moved, and the numbers of a shard other than 0.
 fn unusual(image: &Image, out: &mut String) {
     let superblock = &image.superblock;
     if superblock.is_external() {
@@ -134,6 +134,11 @@ fn unusual(image: &Image, out: &mut String) {
         for (run, loan) in image.lent().unwrap() {
             let Run { pag, start, len, client: shard } = run;
             writeln!(out, "lent {pag}:{start} {len} shard {shard} loan {loan}").unwrap();
+        }
+    }
+    if superblock.has(MOVED_DIRECTORIES) {
+        for (ino, home) in image.homes().unwrap() {
+            writeln!(out, "{ino:016x} is on shard {home}").unwrap();
         }
     }
     if superblock.shard != 0 {

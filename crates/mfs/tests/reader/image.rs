@@ -9,7 +9,7 @@ use crate::device::{Block, Device, Error, ROOTS, big, damaged, u32_at, u64_at};
 use crate::inode::{Inode, Kind, LINK};
 use crate::log::{Redone, check_journal, redo};
 use crate::superblock::{SHARDS, Superblock};
-use crate::tree::{Entry, NAMESPACE, ORPHANS, OUTSIDE};
+use crate::tree::{Entry, HOMES, NAMESPACE, ORPHANS, OUTSIDE};
 
 pub struct Image {
     pub superblock: Superblock,
@@ -92,9 +92,14 @@ impl Image {
         let mut foreign = Vec::new();
         let (mut queue, mut visited) =
             (VecDeque::from([(Vec::new(), root)]), BTreeSet::from([parent]));
+        let homes = self.homes()?;
+        let is_here = |ino: u64| {
+            let home = homes.get(&ino).copied().unwrap_or((ino >> 56) as u8);
+            home == self.superblock.shard
+        };
         while let Some((above, dir)) = queue.pop_front() {
             self.list(&dir, &mut |slot| {
-                if slot.state == LINK && slot.ino >> 56 != u64::from(self.superblock.shard) {
+                if slot.state == LINK && !is_here(slot.ino) {
                     if !self.superblock.has(SHARDS) {
                         return damaged(self.roots[1], "a name of another shard's inode");
                     }
@@ -131,6 +136,11 @@ impl Image {
             names: u32_at(value, 8),
         };
         Ok(self.entries(&OUTSIDE)?.iter().map(outside).collect())
+    }
+
+    /// The shards of directories that are not on that of their number (7.6).
+    pub fn homes(&self) -> Result<BTreeMap<u64, u8>, Error> {
+        Ok(self.entries(&HOMES)?.iter().map(|(key, value)| (big(key), value[0])).collect())
     }
 
     /// The root with all below it, then each directory whose name is on another shard.

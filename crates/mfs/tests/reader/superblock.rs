@@ -17,7 +17,8 @@ const EXTERNAL_LOG: u8 = 6;
 pub const OBJECT_FILES: u8 = 7;
 pub const SHARDS: u8 = 8;
 pub const LENT_SPACE: u8 = 9;
-const KNOWN: u64 = 0x3ff;
+pub const MOVED_DIRECTORIES: u8 = 10;
+const KNOWN: u64 = 0x7ff;
 
 #[derive(Debug)]
 pub struct Superblock {

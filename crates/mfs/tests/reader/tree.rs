@@ -31,9 +31,10 @@ pub const OWED_FENCES: Tree = tree(20, 10, 4);
 pub const INTENTS: Tree = tree(22, 15, 112);
 pub const OUTSIDE: Tree = tree(23, 8, 16);
 pub const LENT: Tree = tree(24, 10, 13);
+pub const HOMES: Tree = tree(25, 8, 8);
 
 /// Trees in which an entry with a key of zeros has no meaning.
-const PLANTED: [usize; 11] = [2, 3, 4, 7, 8, 17, 19, 20, 22, 23, 24];
+const PLANTED: [usize; 12] = [2, 3, 4, 7, 8, 17, 19, 20, 22, 23, 24, 25];
 
 const ENTRIES: usize = 48;
 /// Bytes of a child's block number.

@@ -58,6 +58,10 @@ impl Fixer {
                 let line = format!("what was kept of names of inode {ino} elsewhere was removed");
                 Ok(done.await?.then(|| Change::with_losses(line, [Loss::Outside(*ino)])))
             }
+            Fix::DropHome(ino) => {
+                let done = self.change(|txn| txn.names().repair_home(*ino)).await?;
+                Ok(done.then(|| format!("where inode {ino} is was removed, or set right").into()))
+            }
             Fix::Freeze(client, ino) => {
                 let done = self.change(|txn| txn.space().freeze(*client, *ino)).await?;
                 Ok(done.then(|| format!("inode {ino} is frozen for client {client}").into()))

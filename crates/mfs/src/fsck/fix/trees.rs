@@ -12,7 +12,7 @@ use crate::fsck::lost::{Loss, table};
 use crate::fsck::plan::TreeName;
 use crate::space::ALL_FILES;
 use crate::trees::{
-    CHUNKS, CLIENTS, DOOMED, FREE, FREED, FROZEN, INTENTS, LENT, MOVED, NAMESPACE, ORPHANS,
+    CHUNKS, CLIENTS, DOOMED, FREE, FREED, FROZEN, HOMES, INTENTS, LENT, MOVED, NAMESPACE, ORPHANS,
     OUTSIDE, OWED_FENCES, POOLS, QUARANTINES, REPLIES, SEGMENTS, SETTINGS,
 };
 use engine::btree::{Entry, Tree};
@@ -61,6 +61,7 @@ impl Fixer {
             TreeName::Outside => self.build(OUTSIDE, true, "list of names on other shards").await,
             TreeName::Intents => self.build(INTENTS, true, "tree of intents").await,
             TreeName::Lent => self.build(LENT, true, "tree of lent space").await,
+            TreeName::Homes => self.build(HOMES, true, "tree of homes").await,
             TreeName::Settings => self.build(SETTINGS, true, "table of settings").await,
         }
     }

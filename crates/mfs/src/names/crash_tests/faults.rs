@@ -287,7 +287,7 @@ async fn remove_everything(mfs: &Mfs, what: &str) {
                     continue;
                 };
                 let directory = entry.kind == FileKind::Directory;
-                let far = outside::is_far(txn, entry.ino);
+                let far = outside::is_far(txn, entry.ino)?;
                 if directory && !far && !txn.names().is_empty(entry.ino)? {
                     continue;
                 }

@@ -17,8 +17,8 @@ fn far(n: u64) -> Ino {
 }
 
 /// Is the inode another shard's?
-pub fn is_far(txn: &Txn<'_>, ino: Ino) -> bool {
-    ino.shard() != txn.shard()
+pub fn is_far(txn: &mut Txn<'_>, ino: Ino) -> Result<bool, Stop> {
+    Ok(!txn.names().is_here(ino)?)
 }
 
 /// Directories whose names are on other shards.
@@ -63,7 +63,10 @@ pub fn with_name(
 
 /// One of the operations that only file systems of several shards have.
 pub fn step(txn: &mut Txn<'_>, (dir, name): (Ino, &Name), which: u64, n: u64) -> Result<(), Stop> {
-    let old = txn.names().entry(dir, name)?.filter(|&(ino, _)| !is_far(txn, ino));
+    let old = match txn.names().entry(dir, name)? {
+        Some((ino, kind)) if !is_far(txn, ino)? => Some((ino, kind)),
+        _ => None,
+    };
     let directory = n % 2 == 1;
     match which {
         0 => {

@@ -30,6 +30,12 @@ pub fn planted(size: SlotSize) -> VecDeque<Draw> {
     out.extend(
         [(content, 4, 0), (content, 5, 0), (16, 3, 0)].map(|(name, e, f)| draw(35, name, e, f)),
     );
+    // A directory goes to another shard, and comes back; then it goes again. Another one comes.
+    out.push_back(draw(0, 21, 2, 0));
+    let moves = [(21, 0, 0), (21, 1, 0), (0, 3, 1)];
+    out.extend(moves.map(|(name, e, f)| draw(36, name, e, f)));
+    out.extend([draw(12, 0, 0, 0), draw(12, 0, 0, 0), draw(12, 0, 0, 0)]);
+    out.extend([(21, 2, 0), (21, 1, 0)].map(|(name, e, f)| draw(36, name, e, f)));
     for n in 0..=size.segments_max() as u64 / EACH {
         // Even blocks of the file, then odd ones, then further on.
         let at = n / 2 * 2 * EACH + n % 2;
