@@ -232,13 +232,15 @@ impl Mfs {
     /// As [`Mfs::run`].
     pub async fn add_lent_space(&self) -> Result<(), StoreError> {
         let features = self.superblock().features;
+        let is_new = !features.has(Feature::LENT_SPACE);
         self.set_features(features.with(Feature::LENT_SPACE));
-        let has_loans = self.run(Cost::SMALL, |txn| {
-            if LENT.get(txn, &[0; RUN_KEY])?.is_none() {
-                insert_zero_entry_of_loans(txn)?;
-            }
-            Ok(!txn.space().lent()?.is_empty())
-        });
+        if is_new {
+            // A crash may have left the entry without the feature. What changes nothing would have
+            // no superblock written.
+            self.run(Cost::SMALL, |txn| LENT.remove(txn, &[0; RUN_KEY]).map(drop)).await?;
+            self.run(Cost::SMALL, insert_zero_entry_of_loans).await?;
+        }
+        let has_loans = self.run(Cost::READ, |txn| Ok(!txn.space().lent()?.is_empty()));
         // Before the first loan each call waits, also if another one has begun that.
         if !has_loans.await?.0 {
             self.settle().await?;
