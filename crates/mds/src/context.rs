@@ -244,7 +244,12 @@ impl OpContext<'_> {
 
     /// Does the inode live on another shard?
     pub fn is_elsewhere(&self, ino: Ino) -> bool {
-        ino.shard() != self.server.runtime.shard
+        !self.server.is_here(ino)
+    }
+
+    /// The shard where the inode lives.
+    pub fn home(&self, ino: Ino) -> ShardId {
+        self.server.home_of(ino)
     }
 
     /// Ends the plan of a joint operation: other shards have to do this first. Its needs are
@@ -280,9 +285,12 @@ impl OpContext<'_> {
     /// Attributes of an inode that exists. A reply that it does not exist depends on its removal.
     ///
     /// # Errors
-    /// `Stale`.
+    /// `Stale`; `Moved` if it lives on another shard.
     pub fn attr(&mut self, txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
         self.is_open_to_readers(ino)?;
+        if self.is_elsewhere(ino) {
+            return Err(Fault::Moved.into());
+        }
         let attr =
             if self.server.orphans.is_freeing(ino) { None } else { txn.names().attr(ino)? };
         if attr.is_none() {

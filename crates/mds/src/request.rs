@@ -233,7 +233,7 @@ impl Execution {
                 self.note_leases(index, reply);
             }
             let failed = matches!(result, Err(_) | Ok(OpReply::Partial { .. }));
-            self.results.push(result);
+            self.results.push(result.map_err(|fault| self.or_stale(index, fault)));
             if failed {
                 return;
             }

@@ -15,6 +15,7 @@ use session::server::Door;
 
 use crate::config::Config;
 use crate::eviction::Evictions;
+use crate::homes::Learned;
 use crate::joint::Joint;
 use crate::leases::Leases;
 use crate::locks::Locks;
@@ -60,6 +61,8 @@ pub struct Server {
     pub scrubber: Rc<Scrubber<Runtime>>,
     /// Operations of several shards.
     pub joint: Joint,
+    /// Where other shards said that inodes live.
+    pub learned: Learned,
 }
 
 impl Server {
@@ -85,6 +88,7 @@ impl Server {
         let server = Rc::new(Server {
             scrubber: Rc::new(Scrubber::new(runtime.clone())),
             joint: Joint::new(&runtime),
+            learned: Learned::default(),
             uncommitted: Uncommitted::default(),
             workers: Workers::new(runtime.env.clone(), runtime.config.serve),
             door,

@@ -53,6 +53,7 @@ impl Mds {
         server.door.refresh().map_err(ServeError::Keys)?;
         server.space.learn_zones().await?;
         server.space.take_over().await?;
+        server.runtime.mfs.load_homes().await?;
         server.recovery.load().await?;
         joint::recover(server).await?;
         let env = &server.runtime.env;

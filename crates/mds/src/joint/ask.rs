@@ -12,8 +12,8 @@ use std::rc::Rc;
 
 use commitment::TxnId;
 use env::sync::oneshot;
-use mfs::{Stop, Txn};
-use proto::mds::{JointId, Letter};
+use mfs::{HOMES_MAX, Stop, Txn};
+use proto::mds::{JointId, Letter, MOVING};
 use proto::wire::{Reader, Wire};
 use proto::{wire_enum, wire_struct};
 use types::{Duration, Fault, FileKind, Ino, Name, ShardId};
@@ -22,7 +22,7 @@ use super::GATE_PATIENCE;
 use super::job::Job;
 use super::letter::{self, Aside};
 use crate::leases::NO_CLIENT;
-use crate::ops::READ;
+use crate::ops::{READ, move_directory};
 use crate::server::Server;
 use crate::uncommitted::MetaItem;
 
@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(3);
 /// The way up crosses at most so many shards; a longer one is a cycle.
 const CROSSINGS_MAX: usize = 4096;
+/// How often a directory is looked for that is on its way.
+const TRIES: u32 = 100;
 /// Greatest depth of a path; a longer one is a cycle.
 const DEPTH_MAX: usize = 1 << 24;
 
@@ -42,6 +44,10 @@ wire_enum! {
         Entry = 1 { dir: Ino, name: Name, },
         /// Is `ancestor` the directory `dir` or above it?
         Above = 2 { dir: Ino, ancestor: Ino, },
+        /// Where does the inode live?
+        Home = 3 { ino: Ino, },
+        /// Can a directory with so many names move to the shard?
+        Receive = 4 { shard: u8, names: u32, },
     }
 }
 
@@ -52,6 +58,8 @@ pub enum Known {
     Entry(Option<(Ino, FileKind)>),
     /// It is that or above.
     Above(bool),
+    /// The directory can move there.
+    Ready,
 }
 
 wire_struct! {
@@ -75,6 +83,11 @@ wire_enum! {
         Way = 2 { way: Way, },
         /// Why there is no answer.
         Refused = 3 { fault: Fault, },
+        /// Where the inode lives, as far as the shard knows. It is also the answer to another
+        /// question about a directory that is not there.
+        Home = 4 { ino: Ino, shard: u8, },
+        /// A directory can come.
+        Ready = 5 {},
     }
 }
 
@@ -85,11 +98,26 @@ wire_enum! {
 /// what the other shard's fault is.
 pub async fn find_out(server: &Rc<Server>, ask: &Ask) -> Result<Known, Fault> {
     match ask {
-        Ask::Entry { dir, .. } => match say(server, dir.shard(), ask).await {
-            Said::Entry { found } => Ok(Known::Entry(found)),
-            Said::Refused { fault } => Err(fault),
-            Said::Way { .. } => Err(Fault::Protocol),
-        },
+        Ask::Entry { dir, .. } => {
+            for _ in 0..TRIES {
+                match say(server, server.home_of(*dir), ask).await {
+                    Said::Entry { found } => return Ok(Known::Entry(found)),
+                    Said::Refused { fault } => return Err(fault),
+                    Said::Home { ino, shard } => learn(server, ino, ShardId(shard)).await,
+                    Said::Way { .. } | Said::Ready {} => return Err(Fault::Protocol),
+                }
+            }
+            Err(Fault::Busy)
+        }
+        Ask::Receive { shard, names } => {
+            prepare_for_move(server, *names).await?;
+            match say(server, ShardId(*shard), ask).await {
+                Said::Ready {} => Ok(Known::Ready),
+                Said::Refused { fault } => Err(fault),
+                _ => Err(Fault::Protocol),
+            }
+        }
+        Ask::Home { .. } => Err(Fault::Protocol),
         Ask::Above { dir, ancestor } => {
             let climbed = server.runtime.env.timeout(GATE_PATIENCE, climb(server, *dir, *ancestor));
             climbed.await.unwrap_or(Err(Fault::Busy)).map(Known::Above)
@@ -102,11 +130,12 @@ async fn climb(server: &Rc<Server>, dir: Ino, ancestor: Ino) -> Result<bool, Fau
     let mut at = dir;
     for _ in 0..CROSSINGS_MAX {
         let way = loop {
-            match say(server, at.shard(), &Ask::Above { dir: at, ancestor }).await {
+            match say(server, server.home_of(at), &Ask::Above { dir: at, ancestor }).await {
                 Said::Way { way } if way.movers.iter().all(|&id| waits(server, id)) => break way,
                 Said::Way { .. } => server.runtime.env.sleep(PAUSE).await,
                 Said::Refused { fault } => return Err(fault),
-                Said::Entry { .. } => return Err(Fault::Protocol),
+                Said::Home { ino, shard } => learn(server, ino, ShardId(shard)).await,
+                Said::Entry { .. } | Said::Ready {} => return Err(Fault::Protocol),
             }
         };
         match way.leaves {
@@ -116,6 +145,43 @@ async fn climb(server: &Rc<Server>, dir: Ino, ancestor: Ino) -> Result<bool, Fau
         }
     }
     Err(Fault::Corrupt)
+}
+
+/// Another shard has said where an inode is. It may be on its way: the same question would have the
+/// same answer just now.
+async fn learn(server: &Server, ino: Ino, home: ShardId) {
+    server.learned.note(ino, home);
+    server.runtime.env.sleep(PAUSE).await;
+}
+
+/// Finds out where an inode lives, from shard to shard.
+pub async fn find_home(server: &Rc<Server>, ino: Ino) {
+    let mut at = server.home_of(ino);
+    for _ in 0..=server.joint.peers.len() {
+        let Said::Home { shard, .. } = say(server, at, &Ask::Home { ino }).await else { return };
+        let next = ShardId(shard);
+        server.learned.note(ino, next);
+        if next == at {
+            return;
+        }
+        at = next;
+    }
+}
+
+/// The store of this shard has room for a directory with so many names to come or go, and can note
+/// which directories have moved.
+async fn prepare_for_move(server: &Server, names: u32) -> Result<(), Fault> {
+    let mfs = &server.runtime.mfs;
+    if !move_directory::fits(&mfs.usage(), names as usize) {
+        return Err(Fault::TooBig);
+    }
+    if mfs.moved_directories() >= HOMES_MAX {
+        return Err(Fault::Overloaded);
+    }
+    mfs.add_moved_directories().await.map_err(|error| {
+        server.runtime.note_failure(&error, "preparing for moves of directories");
+        error.fault()
+    })
 }
 
 /// Does the operation wait at the rename gate of this shard?
@@ -132,11 +198,16 @@ async fn say(server: &Rc<Server>, shard: ShardId, ask: &Ask) -> Said {
         return answer(server, ask).await;
     }
     let Some(peer) = joint.peers.get(&shard) else {
-        return Said::Refused { fault: Fault::Corrupt };
+        let fault =
+            if matches!(ask, Ask::Receive { .. }) { Fault::Invalid } else { Fault::Corrupt };
+        return Said::Refused { fault };
     };
     let busy = Said::Refused { fault: Fault::Busy };
     if !peer.is_reached() {
         return busy;
+    }
+    if matches!(ask, Ask::Home { .. } | Ask::Receive { .. }) && !peer.knows(MOVING) {
+        return Said::Refused { fault: Fault::NotSupported };
     }
     let number = joint.asked.get();
     joint.asked.set(number + 1);
@@ -185,9 +256,23 @@ pub fn hear(server: &Rc<Server>, aside: Aside, it: &Letter) -> Result<(), Fault>
 /// What this shard says.
 async fn answer(server: &Rc<Server>, ask: &Ask) -> Said {
     server.recovery.ended().await;
+    match ask {
+        Ask::Home { ino } => return home(server, *ino),
+        Ask::Entry { dir, .. } | Ask::Above { dir, .. } if !server.is_here(*dir) => {
+            return home(server, *dir);
+        }
+        Ask::Receive { names, .. } => {
+            return match prepare_for_move(server, *names).await {
+                Ok(()) => Said::Ready {},
+                Err(fault) => Said::Refused { fault },
+            };
+        }
+        Ask::Entry { .. } | Ask::Above { .. } => {}
+    }
     let ran = server.runtime.mfs.run(READ, |txn| match ask {
         Ask::Entry { dir, name } => entry(server, txn, *dir, name),
         Ask::Above { dir, ancestor } => Ok(Said::Way { way: way(server, txn, *dir, *ancestor)? }),
+        Ask::Home { .. } | Ask::Receive { .. } => Err(Fault::Protocol.into()),
     });
     let said = match ran.await {
         Ok((said, _)) => said,
@@ -202,6 +287,10 @@ async fn answer(server: &Rc<Server>, ask: &Ask) -> Said {
         drop(server.runtime.wait_durable(awaited).await);
     }
     said
+}
+
+fn home(server: &Server, ino: Ino) -> Said {
+    Said::Home { ino, shard: server.home_of(ino).0 }
 }
 
 fn entry(server: &Server, txn: &mut Txn<'_>, dir: Ino, name: &Name) -> Result<Said, Stop> {
@@ -224,7 +313,7 @@ fn way(server: &Server, txn: &mut Txn<'_>, dir: Ino, ancestor: Ino) -> Result<Wa
         if at == ancestor {
             return Ok(Way { met: true, ..way });
         }
-        if at.shard() != server.runtime.shard {
+        if !server.is_here(at) {
             return Ok(Way { leaves: Some(at), ..way });
         }
         way.movers.extend(server.joint.movers(at).into_iter().map(letter::joint_id));

@@ -1,6 +1,6 @@
 //! A request that turns out to be joint: it waits here until all shards agree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use mfs::format::intent::OPERATION_MAX;
@@ -9,6 +9,7 @@ use proto::mds::{Op, OpReply, Principal};
 use proto::wire::{Bytes, Wire};
 use types::{ClientId, Fault, Ino, ShardId, Timestamp, Transno};
 
+use super::ask::find_home;
 use super::bounds;
 use super::drive::{apply, perform};
 use super::gather::{gather, place};
@@ -127,13 +128,36 @@ pub async fn coordinate(
     joint.close(&open, &kept);
     gathered.seat(&open);
     perform(server, actions);
-    open.ending(0).await
+    ending(server, &open, 0).await
+}
+
+/// How an operation of a batch ended. If a worker did not have what it was asked for, this server
+/// asks where that is, and the operation is tried again.
+pub async fn ending(server: &Rc<Server>, open: &Open, nth: usize) -> Ending {
+    let ending = open.ending(nth).await;
+    if !matches!(ending, Err(Fault::Moved)) {
+        return ending;
+    }
+    let inodes: BTreeSet<Ino> = open.job.borrow().inodes();
+    for ino in inodes {
+        find_home(server, ino).await;
+    }
+    Err(Fault::Busy)
+}
+
+impl Coordination {
+    /// The worst case of the transaction that applies it.
+    fn cost(&self) -> Cost {
+        let parts = self.shares.iter().flat_map(|share| &share.parts);
+        let large = parts.into_iter().find_map(Part::cost);
+        large.or(ops::cost(&self.op)).unwrap_or(Cost::STEP)
+    }
 }
 
 /// Of its gates those that it holds to its end, and that an entry keeps. A new file in a directory
 /// of another shard has none of these: the directory's gate here only tells its turn.
 pub fn kept_gates(server: &Server, op: &Op, gates: &[Ino]) -> Vec<Ino> {
-    let is_here = |(dir, _): (Ino, _)| dir.shard() == server.runtime.shard;
+    let is_here = |(dir, _): (Ino, _)| server.is_here(dir);
     if place(op).is_none_or(is_here) { gates.to_vec() } else { Vec::new() }
 }
 
@@ -165,7 +189,7 @@ pub async fn commit(
     mut keep: impl FnMut(&mut Txn<'_>) -> Result<(), Stop>,
 ) -> Result<Transno, StoreError> {
     let cost = match batch {
-        [it] => ops::cost(&it.op).unwrap_or(Cost::STEP),
+        [it] => it.cost(),
         _ => bounds::cost(batch.len(), batch.iter().map(|it| it.to_bytes().len()).sum()),
     };
     let cost = Cost { reserve: Reserve::Replay, ..cost };

@@ -391,7 +391,7 @@ async fn commit(
 /// they are known.
 fn cost_of(batch: &[Vec<Part>], said: &[Answered]) -> Cost {
     match batch.len() {
-        0 | 1 => APPLY,
+        0 | 1 => batch.iter().flatten().find_map(Part::cost).unwrap_or(APPLY),
         operations => {
             let parts: usize = batch.iter().map(|parts| parts.to_bytes().len()).sum();
             let answers: usize = said.iter().map(|answer| answer.to_bytes().len()).sum();

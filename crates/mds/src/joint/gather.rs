@@ -69,8 +69,8 @@ pub struct Seat {
 
 impl Seat {
     /// How the operation ends.
-    pub async fn ending(&self) -> Ending {
-        self.open.ending(self.nth).await
+    pub async fn ending(&self, server: &Rc<Server>) -> Ending {
+        super::coordinate::ending(server, &self.open, self.nth).await
     }
 }
 

@@ -169,7 +169,7 @@ impl Job {
 
     /// Does one of its operations give the directory `ino` another parent?
     pub fn reparents(&self, ino: Ino) -> bool {
-        self.parts().any(|part| matches!(part, Part::Move { it } if it.reparents(ino)))
+        self.parts().filter_map(Part::as_move).any(|it| it.reparents(ino))
     }
 
     /// Does this shard coordinate an operation of that request?
@@ -184,6 +184,11 @@ impl Job {
         let of = |it: &Coordination| it.share_of(worker).map(|share| share.parts.clone());
         let batch: Option<Vec<Vec<Part>>> = batch.iter().map(of).collect();
         Some(Asked { age: self.age()?, batch: batch? })
+    }
+
+    /// All inodes that its parts name.
+    pub fn inodes(&self) -> BTreeSet<Ino> {
+        self.parts().flat_map(|part| part.inodes().into_iter().chain(part.directories())).collect()
     }
 
     /// All parts that it names.

@@ -57,7 +57,7 @@ use self::gather::Candidates;
 pub use self::gather::{Candidate, Seat, place};
 use self::job::Open;
 pub use self::job::{Ending, changed_inodes};
-pub use self::part::{Answer, Move, Moved, NewDirectory, NewFile, Part};
+pub use self::part::{Answer, Arriving, ArrivingName, Move, Moved, NewDirectory, NewFile, Part};
 use self::peer::Peer;
 pub use self::peer::run;
 pub use self::recover::recover;

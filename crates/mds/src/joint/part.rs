@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use mfs::{NewInode, Outside, Stop, Txn};
+use mfs::{Cost, NewInode, Outside, Stop, Txn};
 use proto::wire::Bytes;
 use proto::{wire_enum, wire_struct};
 use types::limits::LINK_MAX;
@@ -15,6 +15,7 @@ use types::{Attr, ClientId, Fault, FileKind, Ino, Name, Rights, ShardId, Timesta
 
 use crate::context::OpContext;
 use crate::leases::NO_CLIENT;
+use crate::ops::move_directory;
 use crate::ops::remove::need_target;
 use crate::ops::rename::relocate;
 use crate::ops::spread;
@@ -91,6 +92,36 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// A name of a directory that moves to another shard.
+    pub struct ArrivingName {
+        /// Its position.
+        pub at: u32,
+        /// The name.
+        pub name: Name,
+        /// What it leads to.
+        pub ino: Ino,
+        /// The kind of that.
+        pub kind: FileKind,
+    }
+
+    /// A directory that moves to another shard: see [`mfs::Arrival`].
+    pub struct Arriving {
+        /// Its attributes.
+        pub attr: Attr,
+        /// Where its name is.
+        pub parent: Ino,
+        /// The stream that made it.
+        pub stream: u32,
+        /// Names and values of its extended attributes.
+        pub xattrs: Vec<(Bytes, Bytes)>,
+        /// Its chunks: is it an annex?
+        pub annexes: Vec<bool>,
+        /// Its names.
+        pub names: Vec<ArrivingName>,
+    }
+}
+
 wire_enum! {
     /// A part.
     pub enum Part {
@@ -104,6 +135,11 @@ wire_enum! {
         GainName = 4 { ino: Ino, time: Timestamp, },
         /// The share of a rename. Answer `Moved`.
         Move = 6 { it: Move, },
+        /// As `Move`, where the coordinator believes that some of the inodes are on other shards
+        /// than their numbers say: the shards of ⟨from, to, ino⟩, and of what is replaced.
+        MoveAt = 8 { it: Move, homes: Vec<u8>, },
+        /// A directory comes from the coordinator, with all its names. Answer `Done`.
+        TakeDirectory = 9 { it: Arriving, },
         /// A new file of the coordinator gets its name here. Answer `Added`.
         AddFile = 7 { dir: Ino, name: Name, ino: Ino, node: NewFile, },
     }
@@ -141,19 +177,48 @@ impl Move {
         std::iter::once((self.ino, self.kind)).chain(self.over.filter(|_| self.exchange))
     }
 
+    /// The inodes whose shards have a share of it.
+    fn inodes(&self) -> Vec<Ino> {
+        [self.from, self.to, self.ino].into_iter().chain(self.over.map(|(over, _)| over)).collect()
+    }
+
+    /// The part of each shard that has a share of it.
+    pub fn part(&self, home_of: impl Fn(Ino) -> ShardId) -> Part {
+        let inodes = self.inodes();
+        match inodes.iter().all(|&ino| home_of(ino) == ino.shard()) {
+            true => Part::Move { it: self.clone() },
+            false => {
+                let homes = inodes.into_iter().map(|ino| home_of(ino).0).collect();
+                Part::MoveAt { it: self.clone(), homes }
+            }
+        }
+    }
+
+    /// Are its inodes where the coordinator believes them? `homes` are its shards, if they are not
+    /// those of the numbers.
+    fn is_seen_rightly(&self, cx: &OpContext<'_>, homes: Option<&[u8]>) -> bool {
+        let (inodes, own) = (self.inodes(), cx.server.runtime.shard);
+        let believed = |nth: usize, ino: Ino| match homes {
+            Some(homes) => homes.get(nth).is_some_and(|&home| ShardId(home) == own),
+            None => ino.shard() == own,
+        };
+        inodes.iter().enumerate().all(|(nth, &ino)| believed(nth, ino) != cx.is_elsewhere(ino))
+    }
+
     /// The shards that have a share of it.
-    pub fn shards(&self) -> BTreeSet<ShardId> {
-        let home = self.ino.shard();
-        let mut all = BTreeSet::from([self.from.shard(), self.to.shard()]);
+    pub fn shards(&self, home_of: impl Fn(Ino) -> ShardId) -> BTreeSet<ShardId> {
+        let home = home_of(self.ino);
+        let (from, to) = (home_of(self.from), home_of(self.to));
+        let mut all = BTreeSet::from([from, to]);
         // What counts names elsewhere does not count where these are.
-        let counted = (self.from.shard() == home) != (self.to.shard() == home);
+        let counted = (from == home) != (to == home);
         // The writers of what replaces something hand it over before.
         if counted || self.over.is_some() || self.reparents(self.ino) {
             all.insert(home);
         }
-        all.extend(self.over.map(|(over, _)| over.shard()));
+        all.extend(self.over.map(|(over, _)| home_of(over)));
         if self.reorders() {
-            all.insert(Ino::ROOT.shard());
+            all.insert(home_of(Ino::ROOT));
         }
         all
     }
@@ -180,9 +245,42 @@ impl Part {
             | Part::LoseName { ino, .. }
             | Part::GainName { ino, .. }
             | Part::AddFile { ino, .. } => vec![*ino],
-            Part::Move { it } => {
+            Part::Move { it } | Part::MoveAt { it, .. } => {
                 it.over.iter().map(|(over, _)| *over).chain(std::iter::once(it.ino)).collect()
             }
+            Part::TakeDirectory { it } => {
+                let names = it.names.iter().map(|name| name.ino);
+                names.chain(std::iter::once(it.attr.ino)).collect()
+            }
+        }
+    }
+
+    /// The directories whose names it changes.
+    pub fn directories(&self) -> Vec<Ino> {
+        match self {
+            Part::MakeDirectory { parent, .. } => vec![*parent],
+            Part::Move { it } | Part::MoveAt { it, .. } => vec![it.from, it.to],
+            Part::AddFile { dir, .. } => vec![*dir],
+            Part::TakeDirectory { it } => vec![it.parent],
+            Part::RemoveDirectory { .. } | Part::LoseName { .. } | Part::GainName { .. } => {
+                Vec::new()
+            }
+        }
+    }
+
+    /// The worst case of the transaction that applies it, if that is more than a step.
+    pub fn cost(&self) -> Option<Cost> {
+        match self {
+            Part::TakeDirectory { it } => Some(move_directory::cost(it.names.len())),
+            _ => None,
+        }
+    }
+
+    /// The rename of which it is a share.
+    pub fn as_move(&self) -> Option<&Move> {
+        match self {
+            Part::Move { it } | Part::MoveAt { it, .. } => Some(it),
+            _ => None,
         }
     }
 }
@@ -214,12 +312,30 @@ pub fn execute(
             make_directory(cx, txn, *parent, (node, made.next()))
         }
         Part::RemoveDirectory { ino, time } => remove_directory(cx, txn, *ino, *time),
-        Part::Move { it } => Ok(Answer::Moved { it: relocate::share(cx, txn, it)? }),
+        Part::Move { it } => share(cx, txn, it, None),
+        Part::MoveAt { it, homes } => share(cx, txn, it, Some(homes)),
+        Part::TakeDirectory { it } => {
+            move_directory::take(cx, txn, it)?;
+            Ok(Answer::Done {})
+        }
         Part::LoseName { ino, time } => change_names(cx, txn, *ino, *time, false),
         Part::GainName { ino, time } => change_names(cx, txn, *ino, *time, true),
         Part::AddFile { dir, name, ino, node } => {
             spread::add_file(cx, txn, (*dir, name), *ino, node)
         }
+    }
+}
+
+/// Does the share of a rename, if the coordinator knows where its inodes are.
+fn share(
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    it: &Move,
+    homes: Option<&[u8]>,
+) -> Result<Answer, Stop> {
+    match it.is_seen_rightly(cx, homes) {
+        true => Ok(Answer::Moved { it: relocate::share(cx, txn, it)? }),
+        false => Err(Fault::Moved.into()),
     }
 }
 
@@ -274,7 +390,9 @@ pub fn prepare(txn: &mut Txn<'_>, part: &Part) -> Result<Option<Ino>, Stop> {
         | Part::LoseName { .. }
         | Part::GainName { .. }
         | Part::AddFile { .. }
-        | Part::Move { .. } => Ok(None),
+        | Part::TakeDirectory { .. }
+        | Part::Move { .. }
+        | Part::MoveAt { .. } => Ok(None),
     }
 }
 

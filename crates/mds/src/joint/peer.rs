@@ -99,6 +99,11 @@ impl Peer {
         self.session.borrow().as_ref().is_some_and(|session| session.is_connected())
     }
 
+    /// Does the server that is reached know this version of the protocol?
+    pub fn knows(&self, version: u32) -> bool {
+        self.session.borrow().as_ref().is_some_and(|session| session.agreed().0 >= version)
+    }
+
     pub fn stop(&self) {
         self.stopping.set(true);
         if let Some(session) = self.session.borrow_mut().take() {

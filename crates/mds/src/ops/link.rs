@@ -80,7 +80,7 @@ fn link_elsewhere(
     cx.ready()?;
     let Some(answers) = &cx.joint else {
         let time = cx.now;
-        return cx.plan(vec![(ino.shard(), Part::GainName { ino, time })]);
+        return cx.plan(vec![(cx.home(ino), Part::GainName { ino, time })]);
     };
     let Some(&Answer::Changed { attr }) = answers.first() else {
         return Err(Fault::Protocol.into());

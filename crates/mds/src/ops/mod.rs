@@ -13,7 +13,7 @@ mod create;
 mod data;
 mod find;
 mod link;
-mod move_directory;
+pub mod move_directory;
 pub mod permission;
 pub mod remove;
 pub mod rename;

@@ -1,20 +1,147 @@
 //! A directory moves to another metadata server.
+//!
+//! It takes its names along, and keeps its number. What has a name there stays where it is.
+//!
+//! Invariants:
+//! - all clients have given up what they hold of the directory, the one that asks too: none of them
+//!   relies on what its former server has said of it;
+//! - the gates of what has a name there are held on both shards. So nobody counts its names before
+//!   both sides have done so;
+//! - an operation that meets the directory while it moves waits until that is decided.
 
-use mfs::{Stop, Txn};
+use mfs::{Arrival, Cost, PlacedName, Reserve, Stop, Txn, Usage};
 use proto::mds::OpReply;
-use types::{Fault, Ino, ShardId};
+use proto::wire::Bytes;
+use types::{Fault, Ino, Rights, ShardId};
 
 use crate::context::OpContext;
+use crate::joint::{Arriving, ArrivingName, Ask, Part};
+use crate::leases::NO_CLIENT;
+use crate::recovery::kept_results::Outcome;
+use crate::uncommitted::MetaItem;
+
+/// Names of a directory that can move, at most.
+pub const NAMES_MAX: usize = 1000;
+/// Bytes of the log's record for each name, on the side where it is more: two slots, with entries
+/// of the trees of moved inodes, of names on other shards and of the directory's map.
+const LOG_BYTES: u32 = 2048;
+
+/// The worst case of the transaction that moves so many names.
+pub fn cost(names: usize) -> Cost {
+    let names = names.min(NAMES_MAX) as u32;
+    Cost {
+        log_bytes: Cost::STEP.log_bytes + names * LOG_BYTES,
+        dirty: Cost::STEP.dirty + names,
+        reserve: Reserve::Replay,
+    }
+}
 
 /// Moves `dir` with its names to the server of `to`. See [`proto::mds::Op::MoveDirectory`].
 ///
 /// # Errors
-/// `NotSupported`: no directory of this server can move.
+/// `NotDirectory`; `Invalid`: it is a root directory, or there is no such server. `TooBig`: it has
+/// too many names, or attributes. `WouldBlock`: a program has locked it. `NotSupported`: the other
+/// server is of an older release.
 pub fn move_to(
-    _cx: &mut OpContext<'_>,
-    _txn: &mut Txn<'_>,
-    _dir: Ino,
-    _to: ShardId,
+    cx: &mut OpContext<'_>,
+    txn: &mut Txn<'_>,
+    dir: Ino,
+    to: ShardId,
 ) -> Result<OpReply, Stop> {
-    Err(Fault::NotSupported.into())
+    if let Some(answers) = &cx.joint {
+        let Some(Part::TakeDirectory { it }) = answers.part() else {
+            return Err(Fault::Protocol.into());
+        };
+        let names: Vec<PlacedName> = it.names.iter().map(ArrivingName::placed).collect();
+        txn.names().leave(dir, to, &names)?;
+        cx.server.learned.forget(dir);
+        cx.effects.orphaned.push((dir, NO_CLIENT));
+        cx.effects.drops.push((cx.client, dir));
+        cx.effects.changes.extend([MetaItem::Attr(dir), MetaItem::Names(dir)]);
+        cx.effects.outcome = Some(Outcome::Done);
+        return Ok(OpReply::DirectoryMoved {});
+    }
+    if to == cx.server.runtime.shard {
+        cx.dir(txn, dir)?;
+        cx.effects.outcome = Some(Outcome::Done);
+        return Ok(OpReply::DirectoryMoved {});
+    }
+    cx.live_dir(txn, dir)?;
+    if !cx.server.locks.held(dir).is_empty() {
+        return Err(Fault::WouldBlock.into());
+    }
+    let it = txn.names().departure(dir, NAMES_MAX)?;
+    cx.need(dir, Rights::NAMES | Rights::ATTR);
+    need_others(cx, it.parent, it.names.iter().map(|name| name.ino));
+    cx.learn(Ask::Receive { shard: to.0, names: it.names.len() as u32 })?;
+    cx.plan(vec![(to, Part::TakeDirectory { it: Arriving::of(it) })])
+}
+
+/// Have log, cache and metadata zone room for so many names?
+pub fn fits(usage: &Usage, names: usize) -> bool {
+    let cost = cost(names);
+    u64::from(cost.log_bytes) <= usage.log_bytes / 4
+        && cost.dirty as usize <= usage.cache_max / 2
+        && usage.blocks_free >= usage.blocks_set_aside + u64::from(cost.dirty)
+}
+
+/// States that no other operation changes names of these inodes, as far as they are here.
+fn need_others(cx: &mut OpContext<'_>, parent: Ino, named: impl Iterator<Item = Ino>) {
+    for ino in std::iter::once(parent).chain(named) {
+        if !cx.is_elsewhere(ino) {
+            cx.need(ino, Rights::empty());
+        }
+    }
+}
+
+/// The other server's part: takes the directory.
+///
+/// # Errors
+/// `Busy`: what it has left here the last time is not freed yet. `TooBig`, `NoSpace`.
+pub fn take(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, it: &Arriving) -> Result<(), Stop> {
+    let dir = it.attr.ino;
+    if it.names.len() > NAMES_MAX {
+        return Err(Fault::TooBig.into());
+    }
+    cx.need(dir, Rights::empty());
+    need_others(cx, it.parent, it.names.iter().map(|name| name.ino));
+    cx.ready()?;
+    txn.names().arrive(&it.arrival())?;
+    cx.server.learned.forget(dir);
+    cx.effects.changes.extend([MetaItem::Attr(dir), MetaItem::Names(dir)]);
+    Ok(())
+}
+
+impl ArrivingName {
+    fn placed(&self) -> PlacedName {
+        let ArrivingName { at, name, ino, kind } = self.clone();
+        PlacedName { at, name, ino, kind }
+    }
+}
+
+impl Arriving {
+    fn of(it: Arrival) -> Arriving {
+        let bytes = |(name, value)| (Bytes(name), Bytes(value));
+        let name = |PlacedName { at, name, ino, kind }| ArrivingName { at, name, ino, kind };
+        Arriving {
+            attr: it.attr,
+            parent: it.parent,
+            stream: it.stream,
+            xattrs: it.xattrs.into_iter().map(bytes).collect(),
+            annexes: it.annexes,
+            names: it.names.into_iter().map(name).collect(),
+        }
+    }
+
+    fn arrival(&self) -> Arrival {
+        let bytes = |(name, value): &(Bytes, Bytes)| (name.0.clone(), value.0.clone());
+        Arrival {
+            attr: self.attr,
+            parent: self.parent,
+            stream: self.stream,
+            xattrs: self.xattrs.iter().map(bytes).collect(),
+            annexes: self.annexes.clone(),
+            names: self.names.iter().map(ArrivingName::placed).collect(),
+        }
+    }
 }

@@ -90,9 +90,9 @@ fn remove_elsewhere(
             true => Part::RemoveDirectory { ino, time },
             false => Part::LoseName { ino, time },
         };
-        return cx.plan(vec![(ino.shard(), part)]);
+        return cx.plan(vec![(cx.home(ino), part)]);
     };
-    let attr = match answers.first_of(ino.shard()) {
+    let attr = match answers.first() {
         Some(Answer::Changed { attr }) => *attr,
         _ => elsewhere(ino, kind),
     };

@@ -99,7 +99,7 @@ pub fn create_guest(
         }
         // STARTED makes the inode.
         let part = Part::AddFile { dir, name: name.clone(), ino: Ino::NONE, node };
-        return cx.plan(vec![(dir.shard(), part)]);
+        return cx.plan(vec![(cx.home(dir), part)]);
     };
     let (Some(Part::AddFile { ino, .. }), Some(Answer::Added { dir, mode, gid, xattrs, .. })) =
         (answers.part(), answers.first())

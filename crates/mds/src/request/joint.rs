@@ -55,6 +55,20 @@ impl Execution {
         is_misdirected.then_some(if knows { Fault::Moved } else { Fault::Stale })
     }
 
+    /// What a client hears of a fault. An inode may have moved while its operation waited. Only
+    /// then, with nothing of the request executed, does the client ask the other server. A creation
+    /// that only the directory's own server can do may come from a client that believes this one to
+    /// be that: it finds out which one is.
+    pub(super) fn or_stale(&self, index: usize, fault: Fault) -> Fault {
+        let knows = index == 0 && self.session.agreed().version >= MOVING;
+        let creates = matches!(self.request.ops.get(index), Some(Op::Create { .. }));
+        match fault {
+            Fault::CrossDevice if knows && creates => Fault::Moved,
+            Fault::Moved if !knows => Fault::Stale,
+            fault => fault,
+        }
+    }
+
     /// Lends free space to the server of a shard, whose session this is.
     pub(super) async fn lend(&self, op: &Op) -> Result<OpReply, Fault> {
         let Op::Lend { shard, sequence, blocks } = *op else { return Err(Fault::Protocol) };
@@ -170,7 +184,7 @@ impl Execution {
                 time
             }
             (None, Some(seat)) => {
-                let ending = self.worker.away(seat.ending()).await;
+                let ending = self.worker.away(seat.ending(&self.server)).await;
                 *run = self.joined(index, ending);
                 seat.time
             }

@@ -169,7 +169,7 @@ impl Bed {
             sessions.push(session);
             ears.push(ear);
         }
-        Client { sessions, ears }
+        Client { sessions, ears, homes: Rc::default() }
     }
 
     /// A session such as another metadata server has.
@@ -235,6 +235,8 @@ impl Events<Mds> for Ear {
 pub struct Client {
     pub sessions: Vec<Rc<Session<Mds>>>,
     ears: Vec<Rc<Ear>>,
+    /// Directories that are not at the server of their number, as the client has learned.
+    homes: Rc<RefCell<BTreeMap<Ino, u8>>>,
 }
 
 /// Sends letters as a metadata server does.
@@ -263,9 +265,29 @@ impl Client {
         }
     }
 
-    /// Asks the server of the inode's shard.
+    /// Asks the server that has the inode.
     pub async fn call(&self, at: Ino, op: Op) -> Result<OpReply, Fault> {
-        self.call_at(at.shard().0, op).await
+        for _ in 0..self.sessions.len() + 2 {
+            let shard = self.home(at);
+            match self.call_at(shard, op.clone()).await {
+                Err(Fault::Moved) => match self.call_at(shard, Op::Where { ino: at }).await? {
+                    OpReply::Where { shard } => drop(self.homes.borrow_mut().insert(at, shard)),
+                    reply => panic!("{reply:?}"),
+                },
+                other => return other,
+            }
+        }
+        panic!("nobody has {at}: {:?}", self.homes.borrow());
+    }
+
+    /// The server that is asked first about an inode.
+    pub fn home(&self, ino: Ino) -> u8 {
+        self.homes.borrow().get(&ino).copied().unwrap_or(ino.shard().0)
+    }
+
+    /// Moves a directory to the server of a shard.
+    pub async fn move_to(&self, shard: u8, dir: Ino) -> Result<(), Fault> {
+        self.call(dir, Op::MoveDirectory { dir, shard }).await.map(drop)
     }
 
     /// Asks the server of a shard.

@@ -6,6 +6,7 @@ mod batches;
 mod bed;
 mod crashes;
 mod loans;
+mod migrations;
 mod moves;
 mod names;
 mod spread;

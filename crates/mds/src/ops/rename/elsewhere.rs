@@ -60,8 +60,8 @@ pub fn rename(
     flags: u32,
 ) -> Result<OpReply, Stop> {
     if let Some(answers) = &cx.joint {
-        let Some(Part::Move { it }) = answers.part() else { return Err(Fault::Protocol.into()) };
-        let it = it.clone();
+        let it = answers.part().and_then(Part::as_move);
+        let it = it.ok_or(Stop::Fault(Fault::Protocol))?.clone();
         let others: Vec<Moved> = answers.all().filter_map(moved).collect();
         return apply(cx, txn, &it, flags, others);
     }
@@ -71,7 +71,7 @@ pub fn rename(
         return Err(Fault::Invalid.into());
     }
     if cx.is_elsewhere(from.0) {
-        return Err(Fault::CrossDevice.into());
+        return Err(Fault::Moved.into());
     }
     let from_attr = cx.dir(txn, from.0)?;
     let items = [MetaItem::Name(from.0, from.1.clone()), MetaItem::Name(to.0, to.1.clone())];
@@ -117,7 +117,7 @@ fn target(
     cx.need(from, Rights::NAMES | Rights::ATTR);
     match cx.learn(Ask::Entry { dir, name: name.clone() })? {
         Known::Entry(found) => Ok(found),
-        Known::Above(_) => Err(Fault::Protocol.into()),
+        Known::Above(_) | Known::Ready => Err(Fault::Protocol.into()),
     }
 }
 
@@ -184,10 +184,12 @@ fn apply(
         true => Some(crate::ops::create::whiteout(cx, txn, (it.from, &it.name), None)?),
         false => None,
     };
-    let mut shards = it.shards();
+    let home_of = |ino| cx.home(ino);
+    let mut shards = it.shards(home_of);
     shards.remove(&cx.server.runtime.shard);
     if cx.joint.is_none() && !shards.is_empty() {
-        let part = |shard| (shard, Part::Move { it: it.clone() });
+        let part = it.part(home_of);
+        let part = |shard| (shard, part.clone());
         return cx.plan(shards.into_iter().map(part).collect());
     }
     all = others.into_iter().fold(all, Moved::join);
