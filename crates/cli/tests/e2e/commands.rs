@@ -367,7 +367,10 @@ fn status_and_df_work_on_a_mount_whose_client_died() {
         assert_eq!(mounts[0]["mount"], root.to_str().unwrap(), "{status}");
         assert!(mounts[0]["pid"].is_null(), "{status}");
     }
-    let everything = json(&success(redbud().args(["status", "--json"])));
+    // Other tests have mounts on this host, too, whose servers they may just have killed.
+    let output = redbud().args(["status", "--json"]).output().unwrap();
+    assert!(matches!(output.status.code(), Some(0 | 4)), "{}", describe(&output));
+    let everything = json(&String::from_utf8_lossy(&output.stdout));
     assert!(everything["mounts"].as_array().unwrap().len() >= 2, "{everything}");
     signal(other.id() as i32, Signal::INT);
     assert_eq!(wait_child(&mut other).code(), Some(0));
