@@ -92,11 +92,13 @@ pub enum Fault {
     Migrate,
     /// A connection between two metadata servers breaks, or is blocked in one or both directions.
     PeerCut,
+    /// A directory moves to another metadata server. What asks for that may be killed.
+    MoveDirectory,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 32] = [
+    pub const ALL: [Fault; 33] = [
         Fault::Cut,
         Fault::Partition,
         Fault::ServerKill,
@@ -129,6 +131,7 @@ impl Fault {
         Fault::TargetCut,
         Fault::Migrate,
         Fault::PeerCut,
+        Fault::MoveDirectory,
     ];
 
     /// The kinds of targets.
@@ -137,7 +140,9 @@ impl Fault {
     /// The kinds that a run with one server has, unless others are named.
     pub fn of_one_server() -> Vec<Fault> {
         let apart = |kind: &Fault| {
-            matches!(kind, Fault::Takeover | Fault::Drain | Fault::Migrate | Fault::PeerCut)
+            let of_several = matches!(kind, Fault::PeerCut | Fault::MoveDirectory);
+            of_several
+                || matches!(kind, Fault::Takeover | Fault::Drain | Fault::Migrate)
                 || Fault::OF_TARGETS.contains(kind)
         };
         Fault::ALL.into_iter().filter(|kind| !apart(kind)).collect()
@@ -246,6 +251,7 @@ impl Fault {
             Fault::TargetCut => "target-cut",
             Fault::Migrate => "migrate",
             Fault::PeerCut => "peer-cut",
+            Fault::MoveDirectory => "move-directory",
         }
     }
 }
@@ -524,6 +530,7 @@ impl Injector {
             Fault::TargetKill | Fault::TargetPower => self.restart_target(kind).await,
             Fault::TargetCut => self.cut_target().await,
             Fault::Migrate => self.migrate(),
+            Fault::MoveDirectory => self.move_directory(),
             Fault::MetaEio => self.fail_meta().await,
             Fault::Damage => self.damage_meta().await,
             Fault::OneWay if self.kinds.contains(&Fault::ServerKill) && self.rng.one_in(3) => {

@@ -1,7 +1,9 @@
-//! Files between blocks and objects (`redbud migrate`), while applications use them.
+//! What `redbud migrate` moves while applications use it: files between blocks and objects, and
+//! directories between metadata servers.
 //!
-//! A client without a kernel moves one file at a time by the product's `migrate_step`s. It may be
-//! killed at any moment. In between it changes what the root directory's layout says of new files.
+//! A client without a kernel moves one file at a time by the product's `migrate_step`s, or one
+//! directory. It may be killed at any moment. In between it changes what the root directory's
+//! layout says of new files.
 //!
 //! Invariants:
 //! - one such client runs at a time, and none after the last fault;
@@ -34,23 +36,32 @@ const MANY: usize = 100;
 impl Injector {
     /// A file moves, or the layout of the root directory changes, unless that is already so.
     pub(crate) fn migrate(&mut self) {
+        self.begin_move(Fault::Migrate, self.cluster.targets.count() > 0);
+    }
+
+    /// A directory moves to another metadata server, unless one does already.
+    pub(crate) fn move_directory(&mut self) {
+        self.begin_move(Fault::MoveDirectory, self.cluster.all_shards().count() > 1);
+    }
+
+    fn begin_move(&mut self, kind: Fault, is_possible: bool) {
         let mut rng = SimRng::new(self.rng.next_u64());
         let kills = rng.one_in(3).then(|| Duration::from_micros(rng.below(SOON_MS * 1_000)));
-        if self.cluster.targets.count() == 0 || !self.cluster.drains.begin() {
+        if !is_possible || !self.cluster.drains.begin() {
             // The caller counted it.
-            self.made.borrow_mut().entry(Fault::Migrate).and_modify(|made| *made -= 1);
+            self.made.borrow_mut().entry(kind).and_modify(|made| *made -= 1);
             return;
         }
         let cluster = self.cluster.clone();
         cluster.env.clone().spawn(async move {
-            run(&cluster, rng, kills.unwrap_or(PATIENCE)).await;
+            run(&cluster, kind, rng, kills.unwrap_or(PATIENCE)).await;
             cluster.drains.end();
         });
     }
 }
 
 /// Runs the client until it has ended, and kills it if it has not by then.
-async fn run(cluster: &Cluster, rng: SimRng, limit: Duration) {
+async fn run(cluster: &Cluster, kind: Fault, rng: SimRng, limit: Duration) {
     let node = cluster.world.node(MOVER);
     let run = cluster.world.run_of(MOVER);
     cluster.drains.mover_starts(run);
@@ -58,7 +69,7 @@ async fn run(cluster: &Cluster, rng: SimRng, limit: Duration) {
     let ended = Rc::new(Cell::new(false));
     let (its, of) = (ended.clone(), cluster.clone());
     node.spawn(async move {
-        work(&of, rng).await;
+        work(&of, kind, rng).await;
         its.set(true);
     });
     let until = cluster.env.now() + limit;
@@ -69,14 +80,15 @@ async fn run(cluster: &Cluster, rng: SimRng, limit: Duration) {
     cluster.drains.mover_is(None);
 }
 
-async fn work(cluster: &Cluster, mut rng: SimRng) {
+async fn work(cluster: &Cluster, kind: Fault, mut rng: SimRng) {
     let Ok(client) = cluster.connect(MOVER).await else { return };
     cluster.drains.mover_is(Some(client.clone()));
     let objects = layout(rng.next_u64(), cluster.targets.count());
     let chosen = if rng.one_in(2) { objects.clone() } else { Layout::default().to_string() };
-    let done = match rng.one_in(3) {
-        true => set_layout(&client, &chosen).await,
-        false => move_one(cluster, &client, &objects, &mut rng).await,
+    let done = match kind {
+        Fault::MoveDirectory => move_directory(cluster, &client, &mut rng).await,
+        _ if rng.one_in(3) => set_layout(&client, &chosen).await,
+        _ => move_one(cluster, &client, &objects, &mut rng).await,
     };
     cluster.events.line(&format!("{MOVER}: {done}"));
     cluster.drains.mover_is(None);
@@ -118,14 +130,29 @@ async fn move_one(cluster: &Cluster, client: &Client, objects: &str, rng: &mut S
     format!("{text}: {end:?}")
 }
 
+/// Moves one of the directories to another server.
+async fn move_directory(cluster: &Cluster, client: &Client, rng: &mut SimRng) -> String {
+    let directories: Vec<Ino> =
+        cluster.all_shards().flat_map(|shard| inodes_of(cluster, shard).1).collect();
+    if directories.is_empty() {
+        return "no directory to move".to_owned();
+    }
+    let dir = directories[rng.below(directories.len() as u64) as usize];
+    let to = ShardId(rng.below(cluster.all_shards().count() as u64) as u8);
+    let text = format!("moves directory {dir} to server {to}");
+    cluster.events.line(&format!("{MOVER}: {text}"));
+    let moved = client.move_directory(dir, to).await;
+    format!("{text}: {moved:?}")
+}
+
 /// The regular files with names, and whether each lies in an object. Of a shard without a server
 /// there are none.
 fn files(cluster: &Cluster) -> Vec<(Ino, bool)> {
-    cluster.all_shards().flat_map(|shard| files_of(cluster, shard)).collect()
+    cluster.all_shards().flat_map(|shard| inodes_of(cluster, shard).0).collect()
 }
 
-/// Those of a shard, in directories of the shard.
-fn files_of(cluster: &Cluster, shard: ShardId) -> Vec<(Ino, bool)> {
+/// Those of a shard, in directories of the shard; and these directories, but for its root.
+fn inodes_of(cluster: &Cluster, shard: ShardId) -> (Vec<(Ino, bool)>, Vec<Ino>) {
     let found = cluster.inspect_at(shard, |txn| {
         let mut dirs = VecDeque::new();
         if shard == ShardId(0) {
@@ -133,10 +160,15 @@ fn files_of(cluster: &Cluster, shard: ShardId) -> Vec<(Ino, bool)> {
         }
         let is_dir = |(ino, outside)| matches!(outside, Outside::Parent(_)).then_some(ino);
         dirs.extend(txn.names().guests(Ino::NONE, MANY)?.into_iter().filter_map(is_dir));
-        let mut files = Vec::new();
+        let (mut files, mut directories) = (Vec::new(), Vec::new());
         while let Some(dir) = dirs.pop_front() {
-            let read = txn.names().readdir(dir, 0, MANY)?;
-            for entry in read.into_iter().filter(|entry| entry.ino.shard() == shard) {
+            if dir != Ino::ROOT {
+                directories.push(dir);
+            }
+            for entry in txn.names().readdir(dir, 0, MANY)? {
+                if txn.names().home(entry.ino)? != shard {
+                    continue;
+                }
                 match entry.kind {
                     FileKind::Directory => dirs.push_back(entry.ino),
                     FileKind::Regular => {
@@ -146,7 +178,7 @@ fn files_of(cluster: &Cluster, shard: ShardId) -> Vec<(Ino, bool)> {
                 }
             }
         }
-        Ok(files)
+        Ok((files, directories))
     });
     found.unwrap_or_default()
 }

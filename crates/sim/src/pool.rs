@@ -40,6 +40,8 @@ const TARGETS_EACH: u64 = 4;
 /// Of those with several kinds of faults, one of so many moves files between blocks and objects.
 const MIGRATES_EACH: u64 = 3;
 
+/// Of so many seeds of several shards one moves directories.
+const MOVES_EACH: u64 = 3;
 /// Separates the random numbers of the pool of several shards from others.
 const SHARDS: u64 = 0x7368_6172_6473_0001;
 
@@ -181,6 +183,10 @@ impl Plan {
             _ => Fault::of_several_shards(),
         };
         let workload = if rng.one_in(2) { Workload::Names } else { Workload::Mixed };
+        let mut faults = faults;
+        if seed.is_multiple_of(MOVES_EACH) {
+            faults.push(Fault::MoveDirectory);
+        }
         let shards = 2 + rng.below(2) as usize;
         let devices = Some(seed / GROUP);
         Plan { shards, faults, workload, devices, operations: 120, ..Plan::new(seed) }

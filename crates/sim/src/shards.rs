@@ -355,6 +355,18 @@ impl Cluster {
         seen
     }
 
+    /// The shard that has the inode, as far as the servers that run know.
+    pub(crate) fn home_of(&self, ino: Ino) -> ShardId {
+        let mut home = ino.shard();
+        for _ in self.all_shards() {
+            match self.inspect_at(home, |txn| txn.names().home(ino)) {
+                Some(next) if next != home => home = next,
+                _ => break,
+            }
+        }
+        home
+    }
+
     /// The free blocks of the first shard, if its server runs and has the counts in its cache.
     pub fn free(&self) -> Option<Free> {
         self.free_of(ShardId(0))

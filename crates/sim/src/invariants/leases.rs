@@ -78,7 +78,8 @@ pub(crate) fn check(cluster: &Cluster, clients: &[(usize, Client)]) -> usize {
         let (client, shard) = (session.client, shard_of(&session));
         let who = Who::Mount(index, client);
         let ledger = &ledgers[usize::from(shard.0)];
-        let is_its = |ino: Ino| ledgers.len() == 1 || ino.shard() == shard;
+        // The server of its believed home has granted what the client holds.
+        let is_its = |ino: Ino| ledgers.len() == 1 || its.home(ino) == shard;
         let live =
             ledger.as_ref().is_some_and(|ledger| ledger.standing(client) == SessionStanding::Live);
         for (ino, rights) in its.leases().into_iter().filter(|(ino, _)| is_its(*ino)) {
@@ -134,7 +135,7 @@ fn overlaps(events: &Events, parts: &PartHolders) {
 fn is_gone(cluster: &Cluster, ledger: Option<&Introspection>, ino: Ino) -> bool {
     ledger.is_some_and(|ledger| ledger.is_freeing(ino))
         || cluster
-            .inspect_at(ino.shard(), |txn| Ok(txn.names().attr(ino)?.is_none()))
+            .inspect_at(cluster.home_of(ino), |txn| Ok(txn.names().attr(ino)?.is_none()))
             .unwrap_or(true)
 }
 

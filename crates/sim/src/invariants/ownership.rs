@@ -198,7 +198,7 @@ pub(crate) fn is_mapped(cluster: &Cluster, (zone, block): Place) -> bool {
 
 /// Has the file a name?
 pub(crate) fn is_named(cluster: &Cluster, ino: Ino) -> bool {
-    let attr = cluster.inspect_at(ino.shard(), |txn| txn.names().attr(ino)).flatten();
+    let attr = cluster.inspect_at(cluster.home_of(ino), |txn| txn.names().attr(ino)).flatten();
     attr.is_some_and(|attr| attr.nlink > 0)
 }
 
