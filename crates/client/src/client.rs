@@ -6,7 +6,7 @@ use env::Env;
 use env::sync::first;
 use proto::mds::Mds;
 use session::client::Session;
-use types::{ClientId, Duration, Fault, FileKind, HeldRange, Ino, Rights};
+use types::{ClientId, Duration, Fault, FileKind, HeldRange, Ino, Rights, ShardId};
 
 use crate::api::{
     Caller, ClientConfig, ClientStatus, ConnectError, DeviceStatus, Kernel, LocalFuture,
@@ -280,6 +280,11 @@ impl Client {
             }
         };
         self.core.rpc.all().iter().map(of).collect()
+    }
+
+    /// The shard where the client believes the inode to live.
+    pub fn home(&self, ino: Ino) -> ShardId {
+        self.core.rpc.shard_of(ino)
     }
 
     /// The rights that the client relies on while its lease is good, by inode.

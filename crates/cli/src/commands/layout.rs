@@ -150,7 +150,7 @@ fn segments(path: &Path) -> Result<Vec<Segment>, Failure> {
     }
 }
 
-/// The metadata server that an inode lives on: that of its number.
+/// The metadata server that a file lives on: that of its number.
 fn server_of(metadata: &std::fs::Metadata) -> u8 {
     Ino(metadata.ino()).shard().0
 }

@@ -91,7 +91,8 @@ async fn first(mfs: &Mfs, inodes: &[u64]) -> Report {
             Ok((Some((path, Top::Root)), _)) if path.is_empty() => InodePath::path(inode, b"/"),
             Ok((Some((path, Top::Root)), _)) => InodePath::path(inode, &path),
             Ok((Some((_, Top::Guest { parent, .. })), _)) => {
-                let number = parent.shard().0;
+                let home = mfs.run(Cost::READ, |txn| txn.names().home(parent)).await;
+                let number = home.map_or(parent.shard(), |(home, _)| home);
                 let text = "a name on the way is at server";
                 InodePath::error(inode, format!("{text} {number}: leave out `--server`"))
             }

@@ -5,6 +5,7 @@ mod checks;
 mod keys;
 mod kills;
 mod loans;
+mod moved;
 mod neighbours;
 mod spread;
 mod standbys;

@@ -19,11 +19,12 @@ use crate::report::add_device;
 use crate::rpc::{Call, result};
 
 /// Attributes that the client makes up, as JSON text. No list of names has them.
-const VIRTUAL: [(&[u8], Virtual); 4] = [
+const VIRTUAL: [(&[u8], Virtual); 5] = [
     (b"redbud.layout", Virtual::Layout),
     (b"redbud.devices", Virtual::Devices),
     (b"redbud.durable", Virtual::Durable),
     (b"redbud.dir.spread", Virtual::Spread),
+    (b"redbud.dir.mds", Virtual::Server),
 ];
 /// With a decimal number of bytes behind it: the layout from there on, as much as a value can have.
 const LAYOUT_FROM: &[u8] = b"redbud.layout@";
@@ -50,6 +51,8 @@ enum Virtual {
     Durable,
     /// Of a directory: do new files go to the servers that their names choose?
     Spread,
+    /// Of a directory: the metadata server that it lives at.
+    Server,
 }
 
 impl Virtual {
@@ -99,6 +102,11 @@ impl Client {
             Some(Virtual::Spread) if inode.kind() == FileKind::Directory => {
                 let (_, attr) = core.fetch_attr_reply(ino, Rights::empty()).await?;
                 return Ok(attr.spread.to_string().into_bytes());
+            }
+            Some(Virtual::Server) if inode.kind() == FileKind::Directory => {
+                // That it answers says that it lives there.
+                core.fetch_attr_reply(ino, Rights::empty()).await?;
+                return Ok(core.rpc.shard_of(ino).to_string().into_bytes());
             }
             _ => {}
         }

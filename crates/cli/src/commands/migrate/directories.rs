@@ -195,6 +195,7 @@ fn reason(fault: Fault, mds: u8) -> String {
             "its metadata server, or the other one, is of an older release".into()
         }
         Fault::NotDirectory => "it is no directory".into(),
+        Fault::WouldBlock => "a program has locked it".into(),
         Fault::Stale | Fault::NotFound => "it is gone".into(),
         fault => fault.text().into(),
     }

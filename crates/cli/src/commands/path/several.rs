@@ -49,8 +49,7 @@ pub async fn find(env: &Env, servers: &[Cluster], args: &PathArgs) -> Result<Rep
 }
 
 impl Stores {
-    fn of(&self, ino: Ino) -> Result<&Mfs, String> {
-        let number = ino.shard();
+    fn at(&self, number: ShardId) -> Result<&Mfs, String> {
         match self.0.get(&number) {
             Some(Ok(store)) => Ok(store),
             Some(Err(text)) => Err(format!("at server {number}: {text}")),
@@ -58,37 +57,51 @@ impl Stores {
         }
     }
 
+    /// The server that has the inode, and its store. A directory may have moved: each server says
+    /// where it went from there.
+    async fn of(&self, ino: Ino) -> Result<(ShardId, &Mfs), String> {
+        let mut number = ino.shard();
+        for _ in &self.0 {
+            let home = self.at(number)?.run(Cost::READ, |txn| txn.names().home(ino)).await;
+            let home = home.map_err(|error| format!("at server {number}: {error}"))?.0;
+            if home == number {
+                break;
+            }
+            number = home;
+        }
+        Ok((number, self.at(number)?))
+    }
+
     /// A path of an inode.
     async fn path(&self, ino: Ino) -> Result<Vec<u8>, String> {
-        let at = |ino: Ino, error: StoreError| format!("at server {}: {error}", ino.shard());
+        let at = |number: ShardId, error: StoreError| format!("at server {number}: {error}");
         let (mut from, mut below) = (ino, Vec::new());
         for _ in 0..TURNS_MAX {
-            let store = self.of(from)?;
+            let (number, store) = self.of(from).await?;
             let looked = store.run(Cost::READ, |txn| txn.names().upward(from)).await;
-            let Some((path, top)) = looked.map_err(|error| at(from, error))?.0 else {
+            let Some((path, top)) = looked.map_err(|error| at(number, error))?.0 else {
                 return Err(NO_NAME.into());
             };
             let (dir, parent) = match top {
                 Top::Guest { dir, parent } => (dir, parent),
-                Top::Root if from.shard() == Ino::ROOT.shard() => {
+                Top::Root if number == Ino::ROOT.shard() => {
                     let whole = [path, below].concat();
                     return Ok(if whole.is_empty() { b"/".to_vec() } else { whole });
                 }
                 Top::Root => {
                     let text = String::from_utf8_lossy(&path).into_owned();
                     return Err(format!(
-                        "{text} in the root of server {}, which no mount reaches",
-                        from.shard()
+                        "{text} in the root of server {number}, which no mount reaches"
                     ));
                 }
                 Top::WithoutName => return Err(NO_NAME.into()),
             };
-            let named = self.of(parent)?.name_in(parent, dir).await;
-            let Some(name) = named.map_err(|error| at(parent, error))? else {
+            let (number, store) = self.of(parent).await?;
+            let named = store.name_in(parent, dir).await;
+            let Some(name) = named.map_err(|error| at(number, error))? else {
                 return Err(format!(
-                    "directory {dir} has no name in directory {parent} of server {}: `redbud fsck` \
-                     compares the servers",
-                    parent.shard()
+                    "directory {dir} has no name in directory {parent} of server {number}: `redbud \
+                     fsck` compares the servers"
                 ));
             };
             below = [b"/", name.as_bytes(), &path, &below].concat();
@@ -143,8 +156,8 @@ impl Stores {
 
     /// What is wrong if an inode has so many names.
     async fn missing(&self, ino: Ino, found: u32) -> Option<String> {
-        let store = match self.of(ino) {
-            Ok(store) => store,
+        let store = match self.of(ino).await {
+            Ok((_, store)) => store,
             Err(text) => return Some(text),
         };
         let attr = match store.run(Cost::READ, |txn| txn.names().attr(ino)).await {
