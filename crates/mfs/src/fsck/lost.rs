@@ -415,7 +415,7 @@ pub(super) fn table(name: TreeName) -> Option<&'static str> {
             "which data blocks this shard has lent to others, or they to it: blocks of nobody stay as they are"
         }
         TreeName::Homes => {
-            "where directories went that other shards took over: no program finds them until they move again"
+            "where directories went that other shards took over: no program finds them by their numbers"
         }
         TreeName::Chunks
         | TreeName::Moved

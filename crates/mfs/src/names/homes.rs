@@ -17,8 +17,11 @@ use engine::cost::Cost;
 use engine::error::{Stop, StoreError};
 use engine::format::features::Feature;
 
-/// Entries that a shard has at most: they are kept in memory.
+/// With so many entries, which are kept in memory, a shard takes part in no further moves. Those
+/// that are on their way are completed.
 pub const HOMES_MAX: usize = 1 << 16;
+/// So many are read at most.
+const READ_MAX: usize = 2 * HOMES_MAX;
 /// Entries that are read at once.
 const PIECE: usize = 512;
 
@@ -68,15 +71,10 @@ impl Names<'_, '_> {
     /// From now on this shard believes that `home` has the inode.
     ///
     /// # Errors
-    /// `Invalid` without the feature `moved-directories`; `TooBig`: there are too many such
-    /// inodes.
+    /// `Invalid` without the feature `moved-directories`.
     pub(super) fn set_home(&mut self, ino: Ino, home: ShardId) -> Result<(), Stop> {
         if !self.txn.has_feature(Feature::MOVED_DIRECTORIES) {
             return Err(Fault::Invalid.into());
-        }
-        let known = self.txn.volatile().homes.clone();
-        if known.borrow().len() >= HOMES_MAX && !known.borrow().contains_key(&ino) {
-            return Err(Fault::TooBig.into());
         }
         if home == ino.shard() {
             HOMES.remove(self.txn, &ino.0.to_be_bytes())?;
@@ -124,7 +122,7 @@ impl Mfs {
             let Some(&(last, _)) = piece.last() else { break };
             after = last;
             all.extend(piece);
-            if all.len() > HOMES_MAX {
+            if all.len() > READ_MAX {
                 return Err(StoreError::Fault(Fault::Corrupt));
             }
         }

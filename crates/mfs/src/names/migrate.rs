@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! - a name keeps its position, so listings go on where they were. It does not where slots have
-//!   another size;
+//!   another size, or where a directory that was large has few names left;
 //! - what is left of the directory on its former shard is an orphan, without names, of the same
 //!   number. Nobody finds it, and it is freed as any other one. As long as it is there, the
 //!   directory does not come back;
@@ -24,6 +24,8 @@ use crate::format::slot::{SLOTS_PER_BLOCK, Slot, SlotState};
 use crate::trees::OUTSIDE;
 use engine::error::Stop;
 
+/// A directory keeps its positions if there are at most so many for each name, and some.
+const SPARSE: usize = 4;
 /// Names that are read at once.
 const PIECE: usize = 128;
 
@@ -190,7 +192,9 @@ impl Names<'_, '_> {
         // Slots of another size have other positions. Then names come in their order only.
         let per_block = self.txn.slots().per_block();
         let fits = |name: &PlacedName| Position(name.at).slot() % SLOTS_PER_BLOCK < per_block;
-        let keeps = it.names.iter().all(fits);
+        // Holes would cost blocks that nobody has counted.
+        let last = it.names.last().map_or(0, |name| name.at as usize);
+        let keeps = it.names.iter().all(fits) && last <= SPARSE * (it.names.len() + 32);
         for placed in &it.names {
             let to = match keeps {
                 true => self.take_position(ino, Position(placed.at), &it.annexes)?,
