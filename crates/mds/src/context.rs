@@ -19,7 +19,7 @@ use types::{
 };
 
 use crate::joint::{self, Answers, Ask, Known, Part};
-use crate::leases::{Glimpsed, GrantMode, HeldGates, Need, RangeRequest};
+use crate::leases::{Glimpsed, GrantMode, HeldGates, NO_CLIENT, Need, RangeRequest};
 use crate::recovery::kept_results::{Outcome, OutcomeRecord};
 use crate::server::Server;
 use crate::uncommitted::MetaItem;
@@ -85,6 +85,8 @@ pub struct Effects {
     pub tail: Option<(Ino, u64, bool)>,
     /// Leases to drop.
     pub drops: Vec<(ClientId, Ino)>,
+    /// Directories that have gone to another shard: nobody holds anything of them here.
+    pub gone: Vec<Ino>,
     /// What the reply depends on.
     pub reads: Vec<MetaItem>,
     /// What was changed.
@@ -148,6 +150,15 @@ pub struct OpContext<'a> {
 impl OpContext<'_> {
     /// States that no other client may hold `take` on `ino`, and no other operation wait there.
     pub fn need(&mut self, ino: Ino, take: Rights) {
+        self.need_of_others(self.client, ino, take);
+    }
+
+    /// The same of all clients: the one that asks gives it up, too.
+    pub fn need_of_all(&mut self, ino: Ino, take: Rights) {
+        self.need_of_others(NO_CLIENT, ino, take);
+    }
+
+    fn need_of_others(&mut self, than: ClientId, ino: Ino, take: Rights) {
         if self.replay {
             return;
         }
@@ -160,7 +171,7 @@ impl OpContext<'_> {
             self.effects.needs.push(need);
         }
         self.effects.missing |= self.server.leases.is_gate_closed(ino, self.waited.gates.as_ref())
-            || self.server.leases.table().others(self.client, ino).intersects(take);
+            || self.server.leases.table().others(than, ino).intersects(take);
     }
 
     /// States that no other client may hold anything that excludes `part` of `ino`, and no other
@@ -245,6 +256,11 @@ impl OpContext<'_> {
     /// Does the inode live on another shard?
     pub fn is_elsewhere(&self, ino: Ino) -> bool {
         !self.server.is_here(ino)
+    }
+
+    /// Does another server ask for this, as a part of a joint operation?
+    pub fn joint_is_asked(&self) -> bool {
+        self.client == NO_CLIENT
     }
 
     /// The shard where the inode lives.

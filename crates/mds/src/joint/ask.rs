@@ -110,6 +110,15 @@ pub async fn find_out(server: &Rc<Server>, ask: &Ask) -> Result<Known, Fault> {
             Err(Fault::Busy)
         }
         Ask::Receive { shard, names } => {
+            // A third server may have a share of a rename that concerns the directory.
+            for peer in server.joint.peers.values() {
+                if !peer.is_reached() {
+                    return Err(Fault::Busy);
+                }
+                if !peer.knows(MOVING) {
+                    return Err(Fault::NotSupported);
+                }
+            }
             prepare_for_move(server, *names).await?;
             match say(server, ShardId(*shard), ask).await {
                 Said::Ready {} => Ok(Known::Ready),

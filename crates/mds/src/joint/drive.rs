@@ -452,6 +452,9 @@ fn context<'a>(server: &'a Server, waited: &'a Waited, is_sure: bool) -> OpConte
 pub fn apply(server: &Server, client: types::ClientId, effects: Effects, transno: Transno) {
     let durable = server.runtime.mfs.last_committed();
     server.uncommitted.note(effects.changes, client, (transno, durable), false);
+    for ino in effects.gone {
+        server.leases.drop_inode(ino);
+    }
     for ino in effects.relinked {
         server.orphans.relinked(ino);
     }

@@ -11,7 +11,7 @@
 
 use mfs::{Arrival, Cost, PlacedName, Reserve, Stop, Txn, Usage};
 use proto::mds::OpReply;
-use proto::wire::Bytes;
+use proto::wire::{Bytes, Wire};
 use types::{Fault, Ino, Rights, ShardId};
 
 use crate::context::OpContext;
@@ -22,6 +22,9 @@ use crate::uncommitted::MetaItem;
 
 /// Names of a directory that can move, at most.
 pub const NAMES_MAX: usize = 1000;
+/// Bytes of its names and attributes, as the part of the other server, at most. The entry of that
+/// server has the gates, too.
+const BYTES_MAX: usize = 40 << 10;
 /// Bytes of the log's record for each name, on the side where it is more: two slots, with entries
 /// of the trees of moved inodes, of names on other shards and of the directory's map.
 const LOG_BYTES: u32 = 2048;
@@ -55,8 +58,8 @@ pub fn move_to(
         let names: Vec<PlacedName> = it.names.iter().map(ArrivingName::placed).collect();
         txn.names().leave(dir, to, &names)?;
         cx.server.learned.forget(dir);
+        cx.effects.gone.push(dir);
         cx.effects.orphaned.push((dir, NO_CLIENT));
-        cx.effects.drops.push((cx.client, dir));
         cx.effects.changes.extend([MetaItem::Attr(dir), MetaItem::Names(dir)]);
         cx.effects.outcome = Some(Outcome::Done);
         return Ok(OpReply::DirectoryMoved {});
@@ -71,10 +74,18 @@ pub fn move_to(
         return Err(Fault::WouldBlock.into());
     }
     let it = txn.names().departure(dir, NAMES_MAX)?;
-    cx.need(dir, Rights::NAMES | Rights::ATTR);
+    // The new server may let others change it before the client that asks hears of the move.
+    cx.need_of_all(dir, Rights::NAMES | Rights::ATTR);
     need_others(cx, it.parent, it.names.iter().map(|name| name.ino));
     cx.learn(Ask::Receive { shard: to.0, names: it.names.len() as u32 })?;
-    cx.plan(vec![(to, Part::TakeDirectory { it: Arriving::of(it) })])
+    cx.ready()?;
+    // It is tried before the other server relies on it. Nothing of a plan is kept.
+    txn.names().leave(dir, to, &it.names)?;
+    let part = Part::TakeDirectory { it: Arriving::of(it) };
+    if part.to_bytes().len() > BYTES_MAX {
+        return Err(Fault::TooBig.into());
+    }
+    cx.plan(vec![(to, part)])
 }
 
 /// Have log, cache and metadata zone room for so many names?

@@ -136,6 +136,10 @@ fn renamed(
 
 /// The inode's attributes; if it is gone, those of an orphan.
 fn find(txn: &mut Txn<'_>, ino: Ino) -> Result<Attr, Stop> {
+    if txn.names().home(ino)? != txn.shard() {
+        // It was here, and has moved.
+        return Ok(elsewhere(ino, FileKind::Directory));
+    }
     let gone = Attr { version: u64::MAX, ..elsewhere(ino, FileKind::Regular) };
     Ok(txn.names().attr(ino)?.unwrap_or(gone))
 }

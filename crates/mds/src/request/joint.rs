@@ -9,7 +9,7 @@ use types::{ClientId, Fault, ShardId, Timestamp};
 use super::Execution;
 use crate::context::{Effects, Waited};
 use crate::joint::{self, Candidate, Coordinated, Ending, Planned, Seat};
-use crate::leases::{HeldGates, recall};
+use crate::leases::{HeldGates, NO_CLIENT, recall};
 use crate::recovery::kept_results;
 
 /// What an operation has to do with other shards.
@@ -136,7 +136,10 @@ impl Execution {
     /// Takes the gates of the needs and has other clients give way; `None`: meanwhile the operation
     /// was taken into a batch.
     pub(super) async fn enter(&self, effects: &Effects, waited: &Waited) -> Option<HeldGates> {
-        let (client, session) = (self.client(), Some(&*self.session));
+        // Of a directory that moves the client that asks gives up what it holds, too.
+        let moves = matches!(self.request.ops.first(), Some(Op::MoveDirectory { .. }));
+        let client = if moves { NO_CLIENT } else { self.client() };
+        let session = Some(&*self.session);
         let (leases, evictions) = (&self.server.leases, &*self.server.evictions);
         let entered = recall(leases, evictions, client, &effects.needs, session);
         let Some(candidate) = self.candidate(effects) else { return Some(entered.await) };

@@ -5,7 +5,7 @@ use proto::mds::{Lock, OpReply};
 use types::{Fault, Ino};
 
 use super::Execution;
-use crate::leases::Evictor;
+use crate::leases::{Evictor, HeldGates};
 
 impl Execution {
     /// Evicts holders of conflicting locks that are dead or have been silent for a lease. (As long
@@ -20,12 +20,26 @@ impl Execution {
         Owner { client: self.client(), owner: lock.owner }
     }
 
+    /// Waits until it is decided whether a directory moves, and keeps it where it is meanwhile.
+    ///
+    /// # Errors
+    /// `Moved`: it lives elsewhere.
+    async fn stay(&self, ino: Ino) -> Result<Option<HeldGates>, Fault> {
+        let (server, mut held) = (&self.server, None);
+        let is_closed = || server.leases.is_gate_closed(ino, None);
+        if server.joint.has_peers() && (server.joint.is_closed(ino) || is_closed()) {
+            held = Some(self.worker.away(server.leases.enter(vec![ino])).await);
+        }
+        if server.is_here(ino) { Ok(held) } else { Err(Fault::Moved) }
+    }
+
     pub(super) async fn lock(&self, ino: Ino, lock: &Lock, wait: bool) -> Result<OpReply, Fault> {
         let (locks, owner) = (&self.server.locks, self.owner(lock));
         self.evict_unresponsive_holders(ino, lock).await;
         // Another owner comes first that was refused for long.
         let turn = locks.give_way(ino, owner);
         self.worker.away(turn).await;
+        let _stays = self.stay(ino).await?;
         if self.session.is_over() {
             return Err(Fault::Evicted);
         }

@@ -135,12 +135,12 @@ fn what_is_not_spread_is_sent_to_the_own_server() {
         let c = bed.client("c").await;
         for kind in [FileKind::Symlink, FileKind::Fifo, FileKind::Directory] {
             let made = c.make_at(1, (ROOT, "x"), kind, Rights::empty()).await;
-            assert_eq!(made.unwrap_err(), Fault::CrossDevice, "{kind:?}");
+            assert_eq!(made.unwrap_err(), Fault::Moved, "{kind:?}");
         }
         c.set_layout(ROOT, "policy=objects spread=on").await.unwrap();
         assert!(!c.attr(ROOT).await.unwrap().spread);
         let before = c.inodes(1).await;
-        assert_eq!(c.file_at(1, ROOT, "f").await, Err(Fault::CrossDevice));
+        assert_eq!(c.file_at(1, ROOT, "f").await, Err(Fault::Moved));
         c.set_layout(ROOT, "spread=off").await.unwrap();
         assert!(!c.attr(ROOT).await.unwrap().spread);
         // A client that does not know it yet makes the file where it would.

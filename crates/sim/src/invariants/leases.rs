@@ -85,7 +85,9 @@ pub(crate) fn check(cluster: &Cluster, clients: &[(usize, Client)]) -> usize {
         for (ino, rights) in its.leases().into_iter().filter(|(ino, _)| is_its(*ino)) {
             let rights = rights.closed();
             let of = counted.get(&(ino, client)).copied().unwrap_or_default().closed();
-            if live && !of.contains(rights) && !is_gone(cluster, ledger.as_ref(), ino) {
+            let is_here = || ledgers.len() == 1 || cluster.home_of(ino) == shard;
+            if live && !of.contains(rights) && is_here() && !is_gone(cluster, ledger.as_ref(), ino)
+            {
                 cluster.events.broken(
                     Invariant::Lease,
                     &format!("{who} relies on {rights:?} of inode {ino}; the server counts {of:?}"),

@@ -128,6 +128,13 @@ fn expect(
 }
 
 fn need(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, it: &Move, before: &Moved) -> Result<(), Stop> {
+    // A directory that is elsewhere does not come here before the share is done.
+    let over = it.over.map(|(over, _)| over);
+    for ino in [it.from, it.to, it.ino].into_iter().chain(over) {
+        if cx.is_elsewhere(ino) && cx.joint_is_asked() {
+            cx.need(ino, Rights::empty());
+        }
+    }
     for dir in [before.from, before.to].into_iter().flatten() {
         cx.need(dir.ino, Rights::NAMES | Rights::ATTR);
     }
