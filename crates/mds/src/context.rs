@@ -64,6 +64,8 @@ impl Waited {
 pub struct Effects {
     /// Everything stated by [`OpContext::need`].
     pub needs: Vec<Need>,
+    /// The client that asks gives up what the needs say, too.
+    pub asker_gives_up: bool,
     /// Was one of them not met?
     pub missing: bool,
     /// Files whose writers must be asked for size and times, with the attributes that the server
@@ -155,6 +157,7 @@ impl OpContext<'_> {
 
     /// The same of all clients: the one that asks gives it up, too.
     pub fn need_of_all(&mut self, ino: Ino, take: Rights) {
+        self.effects.asker_gives_up = true;
         self.need_of_others(NO_CLIENT, ino, take);
     }
 

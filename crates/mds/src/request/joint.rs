@@ -136,9 +136,7 @@ impl Execution {
     /// Takes the gates of the needs and has other clients give way; `None`: meanwhile the operation
     /// was taken into a batch.
     pub(super) async fn enter(&self, effects: &Effects, waited: &Waited) -> Option<HeldGates> {
-        // Of a directory that moves the client that asks gives up what it holds, too.
-        let moves = matches!(self.request.ops.first(), Some(Op::MoveDirectory { .. }));
-        let client = if moves { NO_CLIENT } else { self.client() };
+        let client = if effects.asker_gives_up { NO_CLIENT } else { self.client() };
         let session = Some(&*self.session);
         let (leases, evictions) = (&self.server.leases, &*self.server.evictions);
         let entered = recall(leases, evictions, client, &effects.needs, session);

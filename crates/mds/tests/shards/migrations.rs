@@ -104,6 +104,26 @@ fn directory_moves_to_each_server_and_back_with_all_its_names() {
 }
 
 #[test]
+fn client_that_asks_gives_up_what_it_holds_of_the_directory() {
+    run(84, 2, Protocol::OnePhase, |bed| async move {
+        let (c, other) = (bed.client("c").await, bed.client("other").await);
+        let dir = c.mkdir(ROOT, "dir").await.unwrap();
+        c.file(dir, "file").await.unwrap();
+        for shard in [1, 0, 1] {
+            for client in [&c, &other] {
+                let want_dir = Rights::NAMES | Rights::ATTR;
+                let name = name("file");
+                let op = Op::Lookup { dir, name, want: Rights::ATTR, want_dir };
+                client.call(dir, op).await.unwrap();
+            }
+            let before = (c.recalls(), other.recalls());
+            c.move_to(shard, dir).await.unwrap();
+            assert!(c.recalls() > before.0 && other.recalls() > before.1, "to {shard}");
+        }
+    });
+}
+
+#[test]
 fn what_cannot_move_is_refused() {
     run(82, 2, Protocol::OnePhase, |bed| async move {
         let c = bed.client("c").await;
