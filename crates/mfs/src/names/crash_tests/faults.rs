@@ -181,9 +181,13 @@ fn durable_state_survives_any_failed_write_flush_or_read() {
                 DiskAction::Write => counts.writes,
                 _ => counts.flushes,
             };
-            // There are few reads.
-            let part = if action == DiskAction::Read || more_seeds().is_some() { 1 } else { 2 };
-            for nth in (1..=calls).step_by(part * step * sparse) {
+            // There are few reads, so each of them fails.
+            let each = match action {
+                DiskAction::Read => 1,
+                _ if more_seeds().is_some() => step * sparse,
+                _ => 2 * step * sparse,
+            };
+            for nth in (1..=calls).step_by(each) {
                 let disk = course.disk.fork();
                 let (durable, error) = course.run(&disk, |disk| match lasting {
                     true => disk.fail_from(action, nth, fault),
