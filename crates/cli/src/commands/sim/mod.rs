@@ -268,10 +268,12 @@ fn faults(asked: Option<&[String]>, cluster: &Several) -> Result<Vec<Fault>, Fai
             let text = format!("--faults {fault}: not simulated with --standbys");
             return Err(Failure::usage(text));
         }
-        if fault == Fault::PeerCut && shards < 2 {
-            return Err(Failure::usage("--faults peer-cut needs --mds of 2 or more"));
+        let between_shards = matches!(fault, Fault::PeerCut | Fault::MoveDirectory);
+        if between_shards && shards < 2 {
+            return Err(Failure::usage(format!("--faults {fault} needs --mds of 2 or more")));
         }
-        if shards > 1 && !of_targets && !Fault::of_several_shards().contains(&fault) {
+        let others = Fault::of_several_shards();
+        if shards > 1 && !of_targets && !between_shards && !others.contains(&fault) {
             let text = format!("--faults {fault}: not simulated with --mds of 2 or more");
             return Err(Failure::usage(text));
         }
