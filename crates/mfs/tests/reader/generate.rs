@@ -8,8 +8,8 @@ use env::{DiskOptions, Env};
 use redbud_mfs::SlotFeatures;
 use redbud_mfs::journal::Disks;
 use redbud_mfs::{
-    Arrival, Cost, Feature, Features, FormatOptions, MapLimits, Mfs, NewInode, ObjectRecord,
-    OpenOptions, PagFormat, PagUse, PlacedName, SlotSize, Stop, Txn, Within, ZoneKind,
+    Cost, Feature, Features, FormatOptions, MapLimits, Mfs, NewInode, ObjectRecord, OpenOptions,
+    PagFormat, PagUse, SlotSize, Stop, Txn, Within, ZoneKind,
 };
 use types::{
     Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId, SegmentState,
@@ -146,7 +146,6 @@ fn make_in(world: &SimWorld, plan: Plan, each: u64) -> Vec<SimDisk> {
         one_of_each_kind(&mfs, client).await;
         if plan.inline {
             loans(&mfs, client).await;
-            moves(&mfs).await;
         }
         fragmented(&mfs, client).await;
         let mut cuts = Vec::new();
@@ -295,28 +294,6 @@ async fn loans(mfs: &Mfs, client: ClientId) {
         run(mfs, |txn| txn.space().borrow(ShardId(79), sequence, &loan)).await;
     }
     run(mfs, |txn| txn.space().grant(client, Some(zone.id), 12)).await;
-}
-
-/// Sends a directory to another shard, and takes one from there, below another one.
-async fn moves(mfs: &Mfs) {
-    mfs.add_moved_directories().await.unwrap();
-    run(mfs, |txn| {
-        let (root, there) = (txn.root_dir(), ShardId(77));
-        let (dir, file) = (new(FileKind::Directory, 3), new(FileKind::Regular, 5));
-        let sent = txn.names().create(root, &name("sent"), &dir, None)?;
-        txn.names().create(sent, &name("file"), &file, None)?;
-        let it = txn.names().departure(sent, 9)?;
-        txn.names().leave(sent, there, &it.names)?;
-        while !txn.names().free_inode_step(sent, 9)? {}
-        let far = |n: u64| Ino(77 << 56 | 5 << 24 | n);
-        let names = it.names.into_iter().map(|it| PlacedName { ino: far(2), ..it });
-        let attr = Attr { ino: far(1), ..it.attr };
-        let (parent, names) = (far(3), names.collect());
-        txn.names().arrive(&Arrival { attr, parent, names, ..it })?;
-        let attr = txn.names().attr(root)?.unwrap();
-        txn.names().set_attr(&Attr { nlink: attr.nlink + 1, ..attr })
-    })
-    .await;
 }
 
 /// Makes files of few and many segments, mapped in random order; then unmaps the middle of each.
