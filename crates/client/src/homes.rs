@@ -9,7 +9,7 @@
 //!   were born.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use types::{Ino, ServerId, ShardId};
 
@@ -18,7 +18,7 @@ const HOMES_MAX: usize = 4096;
 
 /// The shards of inodes, as far as they are not those of their numbers. See the module.
 #[derive(Default)]
-pub(crate) struct Homes(RefCell<BTreeMap<Ino, ShardId>>);
+pub(crate) struct Homes(RefCell<BTreeMap<Ino, ShardId>>, RefCell<BTreeSet<Ino>>);
 
 /// Who keeps what the servers have granted.
 pub(crate) trait Rehomed {
@@ -32,6 +32,11 @@ impl Homes {
         self.0.borrow().get(&ino).copied().unwrap_or_else(|| ino.shard())
     }
 
+    /// Has the inode moved, as far as the client has heard? A reply may be of its former server.
+    pub fn has_moved(&self, ino: Ino) -> bool {
+        self.1.borrow().contains(&ino)
+    }
+
     /// The inode lives at `shard`. Returns the inodes whose home is another one from now on, with
     /// the former one.
     pub fn note(&self, ino: Ino, shard: ShardId) -> Vec<(Ino, ShardId)> {
@@ -39,6 +44,11 @@ impl Homes {
         if before == shard {
             return Vec::new();
         }
+        let mut moved = self.1.borrow_mut();
+        if moved.len() >= HOMES_MAX {
+            moved.clear();
+        }
+        moved.insert(ino);
         let mut changed = vec![(ino, before)];
         let mut known = self.0.borrow_mut();
         known.remove(&ino);

@@ -227,6 +227,11 @@ impl Rpc {
         self.homes.of(ino)
     }
 
+    /// Has the inode moved between servers?
+    pub fn has_moved(&self, ino: Ino) -> bool {
+        self.homes.has_moved(ino)
+    }
+
     /// The server that has the shard.
     fn server_of_shard(&self, shard: ShardId) -> ServerId {
         // If there is none, the one of the root says what an inode's number means.

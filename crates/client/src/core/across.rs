@@ -61,10 +61,12 @@ impl Core {
     }
 
     /// May a reply to a creation at `place` grant rights on the new file `ino`? It comes from the
-    /// server of either.
+    /// server of either, and that of the directory may be a former one.
     pub fn is_made_there(&self, place: Place<'_>, ino: Ino) -> bool {
         let chosen = || self.rpc.of_name(place.name).server();
-        self.rpc.is_together(place.dir, ino) || self.rpc.server_of(ino) == chosen()
+        self.rpc.is_together(place.dir, ino)
+            || self.rpc.server_of(ino) == chosen()
+            || self.rpc.has_moved(place.dir)
     }
 
     /// A directory has its name in `parent`.
