@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
 use super::{Local, links, run};
-use crate::harness::{pattern, redbud, success};
+use crate::harness::{eventually, pattern, redbud, shell, success};
 
 /// Numbers, links and content of everything below a directory.
 fn everything(top: &Path) -> BTreeMap<PathBuf, (u64, u64, Vec<u8>)> {
@@ -120,4 +121,47 @@ fn what_cannot_move_is_said() {
     let (code, said) = migrate("1", &dir, &[]);
     assert_eq!((code, server_of(&dir)), (0, 1), "{said}");
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1000);
+}
+
+#[test]
+fn directory_is_used_while_it_moves_and_servers_are_killed() {
+    let mut local = Local::start(2);
+    let top = local.mount().join("top");
+    fs::create_dir(&top).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for k in 0..3 {
+            let (top, stop) = (&top, &stop);
+            threads.spawn(move || {
+                for n in 0.. {
+                    let (path, to) = (top.join(format!("{k}.{n}")), top.join(format!("{k}-{n}")));
+                    fs::write(&path, pattern(n, 100)).unwrap();
+                    fs::rename(&path, &to).unwrap();
+                    assert!(fs::read(&to).unwrap() == pattern(n, 100));
+                    if n >= 20 {
+                        fs::remove_file(top.join(format!("{k}-{}", n - 20))).unwrap();
+                    }
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+        }
+        for n in 1..=12_u16 {
+            let (code, said) = migrate(&format!("{}", n % 2), &top, &[]);
+            assert_eq!(code, 0, "{said}");
+            if n % 4 == 0 {
+                local.kill(n / 4 % 2);
+                eventually("all servers serve", || {
+                    local.servers().iter().all(|server| server["state"] == "serving")
+                });
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let count = fs::read_dir(&top).unwrap().count();
+    assert!((3..=60).contains(&count), "{count}");
+    shell(&local.mount(), "ls -l top > /dev/null && rm -r top");
+    local.stop();
+    local.assert_clean();
 }
