@@ -137,12 +137,14 @@ impl Fault {
     /// The kinds of targets.
     pub const OF_TARGETS: [Fault; 3] = [Fault::TargetKill, Fault::TargetPower, Fault::TargetCut];
 
+    /// The kinds that happen only between shards.
+    pub const BETWEEN_SHARDS: [Fault; 2] = [Fault::PeerCut, Fault::MoveDirectory];
+
     /// The kinds that a run with one server has, unless others are named.
     pub fn of_one_server() -> Vec<Fault> {
         let apart = |kind: &Fault| {
-            let of_several = matches!(kind, Fault::PeerCut | Fault::MoveDirectory);
-            of_several
-                || matches!(kind, Fault::Takeover | Fault::Drain | Fault::Migrate)
+            matches!(kind, Fault::Takeover | Fault::Drain | Fault::Migrate)
+                || Fault::BETWEEN_SHARDS.contains(kind)
                 || Fault::OF_TARGETS.contains(kind)
         };
         Fault::ALL.into_iter().filter(|kind| !apart(kind)).collect()

@@ -227,8 +227,8 @@ fn pool_of_seeds_holds() {
         return;
     }
     judges_can_judge(&sums);
-    // The pool of several shards has the other one.
-    let mut kinds = Fault::ALL.iter().filter(|kind| **kind != Fault::PeerCut);
+    // The pool of several shards has the others.
+    let mut kinds = Fault::ALL.iter().filter(|kind| !Fault::BETWEEN_SHARDS.contains(kind));
     let missing = kinds.find(|kind| !sums.made.contains_key(kind));
     assert!(missing.is_none(), "no seed met {missing:?}");
     assert!(sums.emptied > count / 40 && sums.moved > sums.emptied, "drains empty few zones");

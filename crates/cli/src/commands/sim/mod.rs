@@ -268,7 +268,7 @@ fn faults(asked: Option<&[String]>, cluster: &Several) -> Result<Vec<Fault>, Fai
             let text = format!("--faults {fault}: not simulated with --standbys");
             return Err(Failure::usage(text));
         }
-        let between_shards = matches!(fault, Fault::PeerCut | Fault::MoveDirectory);
+        let between_shards = Fault::BETWEEN_SHARDS.contains(&fault);
         if between_shards && shards < 2 {
             return Err(Failure::usage(format!("--faults {fault} needs --mds of 2 or more")));
         }
