@@ -46,8 +46,8 @@ pub use intents::Intents;
 pub use layouts::{LayoutAhead, LayoutLimits};
 pub use mkfs::{FormatOptions, PagFormat};
 pub use names::{
-    AllPaths, Arrival, DirEntry, DirPlacement, HOMES_MAX, InodeCounts, MapLimits, NamesHere,
-    NewInode, Paths, PlacedName, SearchCounts, SubdirCursor, Subdirectory, Top, Within,
+    AllPaths, Arrival, DirEntry, DirPlacement, FileArrival, HOMES_MAX, InodeCounts, MapLimits,
+    NamesHere, NewInode, Paths, PlacedName, SearchCounts, SubdirCursor, Subdirectory, Top, Within,
 };
 pub use open::OpenOptions;
 pub use space::{

@@ -27,7 +27,7 @@
 //! | 22 | 15 | 112 | intents (11.1), with the feature `shards`, with an entry of zeros |
 //! | 23 | 8 | 16 | names on other shards (7.5), with the feature `shards`, with an entry of zeros |
 //! | 24 | 10 | 13 | lent data space (10), with the feature `lent-space`, with an entry of zeros |
-//! | 25 | 8 | 8 | homes of directories that have moved (7.6), with the feature `moved-directories`, with an entry of zeros |
+//! | 25 | 8 | 8 | homes of inodes that have moved (7.6), with the feature `moved-directories`, with an entry of zeros |
 //! | 63 | | | a tree that repair builds, until it replaces another; readers ignore it |
 //!
 //! Roots 14 to 16 are numbers: the next chunk, the next client, both within the shard, and the

@@ -17,7 +17,7 @@
 //! | needed | 7 | `object-files` | data zones may be object targets (10), and files may have an object record (7.2) |
 //! | needed | 8 | `shards` | the file system may have other shards: names may lead to inodes there (7.5), and there are the trees of such names and of operations that several shards agree on (11.1) |
 //! | needed | 9 | `lent-space` | blocks of data zones may be lent to other shards, or by them: there is the tree `lent`, and data zones may be another shard's (10) |
-//! | needed | 10 | `moved-directories` | directories may be on another shard than their numbers name: there is the tree of their homes (7.6) |
+//! | needed | 10 | `moved-directories` | directories, and files that followed them, may be on another shard than their numbers name: there is the tree of their homes (7.6) |
 //!
 //! The names are in the superblock one after the other: bit u8 (64 or more for features to write),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.

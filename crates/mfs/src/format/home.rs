@@ -1,20 +1,20 @@
-//! The shards of directories that have moved.
+//! The shards of inodes that have moved: directories, and files that followed them.
 //!
 //! Invariants:
 //! - only with the feature `moved-directories` is there an entry;
-//! - a directory that has moved to another shard keeps its number. The shard that it left has an
-//!   entry with the shard that it went to, and so has that one, with itself. So an entry tells
-//!   where the shard that has it believes the directory to be;
+//! - an inode that has moved to another shard keeps its number. The shard that it left has an entry
+//!   with the shard that it went to, and so has that one, with itself. So an entry tells where the
+//!   shard that has it believes the inode to be;
 //! - a shard without an entry believes that the shard of the number has it;
-//! - from entry to entry one comes to the shard that has the directory: each says where it went
-//!   last from there;
-//! - an entry stays when its directory is removed elsewhere: the number is never issued again.
+//! - from entry to entry one comes to the shard that has the inode: each says where it went last
+//!   from there;
+//! - an entry stays when its inode is removed elsewhere: the number is never issued again.
 //!
 //! Key: the inode number, 8 bytes, big-endian. Value, little-endian:
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
-//! | 0 | 1 | shard | that has the directory; not that of the number |
+//! | 0 | 1 | shard | that has the inode; not that of the number |
 //! | 1 | 7 | reserved | zero |
 //!
 //! An entry whose key is all zeros means nothing.

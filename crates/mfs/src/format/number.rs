@@ -6,7 +6,7 @@
 //!   never again;
 //! - `DirNo` = shard 8 bits · number 32 bits. The shard is the superblock's (3.2): with it, no
 //!   other server issues the same number. So the top 8 bits of a number name the shard of birth.
-//!   A directory may be on another one since (7.6);
+//!   An inode may be on another one since (7.6);
 //! - chunk 0 of a shard is the system's: slot 1 is the shard's root directory, slot 2 the orphan
 //!   directory. The root of shard 0, inode 1, is that of the file system. No name leads to the root
 //!   of another shard yet;

@@ -43,6 +43,8 @@
 //! 2, and in its own tree `lent` the same runs, each with the shard that has lent it. The runs that
 //! one shard gets from another at once have one sequence number: 1, 2 and so on between these two.
 //! A shard may have lent runs that the other one has not entered yet: those of the last sequence.
+//! Blocks that have gone to another shard with their file have the sequence 0. Of these no two runs
+//! with one shard adjoin, and both shards have the same ones.
 //!
 //! Doomed objects are those of files that are gone: the server has each of them destroyed by its
 //! target, and removes the entry when that is durable there. A fence is owed to each target for

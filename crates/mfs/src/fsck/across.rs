@@ -14,6 +14,7 @@ use commitment::TxnId;
 use types::{FileKind, Ino, PagBlock, PagId, ShardId};
 
 use crate::format::outside::Outside;
+use crate::space::GIVEN;
 
 /// A name that leads to another shard.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -110,6 +111,16 @@ pub enum Disagreement {
     /// A shard has lent data blocks, and the other one does not have them, though it has others of
     /// the same loan, or of a later one.
     NotBorrowed(LentBlocks),
+    /// A shard has an inode of another one's number, and from the shard of the number one does not
+    /// come to it.
+    NotFound {
+        /// The inode.
+        ino: Ino,
+        /// The shard that says that it has it.
+        at: ShardId,
+        /// The shard where the way ends.
+        ends: ShardId,
+    },
 }
 
 /// Data blocks that one of two shards says were lent.
@@ -129,7 +140,7 @@ pub struct LentBlocks {
 
 impl Disagreement {
     /// One of each kind says what it is: its name, what is wrong, and what to do.
-    pub const CATALOGUE: [(&'static str, &'static str, &'static str); 9] = [
+    pub const CATALOGUE: [(&'static str, &'static str, &'static str); 10] = [
         (
             "UnknownShard",
             "a name leads to a metadata server that there is none of",
@@ -179,6 +190,11 @@ impl Disagreement {
             "the metadata of one of both servers are older: restore both from backups of one \
              moment; until then the blocks are not used",
         ),
+        (
+            "NotFound",
+            "a server has an inode that came from another one, and no server says that it is there",
+            "the metadata of one of both servers are older: restore both from backups of one moment",
+        ),
     ];
 
     /// Its place in [`Disagreement::CATALOGUE`].
@@ -193,6 +209,7 @@ impl Disagreement {
             Disagreement::WrongCount { .. } => 6,
             Disagreement::NotLent(_) => 7,
             Disagreement::NotBorrowed(_) => 8,
+            Disagreement::NotFound { .. } => 9,
         }]
     }
 
@@ -221,6 +238,7 @@ impl Disagreement {
             Disagreement::NotLent(it) | Disagreement::NotBorrowed(it) => {
                 [it.lender, it.borrower].into()
             }
+            Disagreement::NotFound { at, ends, .. } => [*at, *ends].into(),
         }
     }
 }
@@ -257,6 +275,9 @@ impl fmt::Display for Disagreement {
             }
             Disagreement::NotBorrowed(it) => {
                 write!(f, "shard {} does not have {it}, which has lent it these", it.borrower)
+            }
+            Disagreement::NotFound { ino, at, ends } => {
+                write!(f, "shard {at} has inode {ino}, which one looks for at shard {ends}")
             }
         }
     }
@@ -300,7 +321,15 @@ pub fn across(
         });
     }
     for (lender, borrower) in shards.iter().flat_map(|one| shards.iter().map(move |it| (one, it))) {
-        compare_loans(lender, borrower, &mut out);
+        compare_loans((lender, borrower), open.is_empty(), &mut out);
+    }
+    // An entry stays when its inode is removed, on all of the way.
+    let all = shards.iter().flat_map(|it| it.homes.iter().map(|(&ino, &to)| (it.shard, ino, to)));
+    for (at, ino, _) in all.filter(|&(at, _, to)| at == to) {
+        let ends = home(shards, ino);
+        if ends != at && known.contains(&ino.shard()) && known.contains(&ends) && !unsettled(ino) {
+            out.insert(Disagreement::NotFound { ino, at, ends });
+        }
     }
     out
 }
@@ -320,8 +349,12 @@ fn home(shards: &[ShardNames], ino: Ino) -> ShardId {
 }
 
 /// Compares what one shard has lent to another with what that has of it. The borrower may not have
-/// entered the last loan yet.
-fn compare_loans(lender: &ShardNames, borrower: &ShardNames, out: &mut BTreeSet<Disagreement>) {
+/// entered the last loan yet. Unless all is `settled`, a file may be on its way with its blocks.
+fn compare_loans(
+    (lender, borrower): (&ShardNames, &ShardNames),
+    settled: bool,
+    out: &mut BTreeSet<Disagreement>,
+) {
     let of = |runs: &LentRuns, other: ShardId| -> LentRuns {
         let meant = runs.iter().filter(|((shard, ..), _)| *shard == other);
         meant.map(|(&(_, pag, start), &run)| ((other, pag, start), run)).collect()
@@ -338,12 +371,14 @@ fn compare_loans(lender: &ShardNames, borrower: &ShardNames, out: &mut BTreeSet<
     };
     for (&(_, pag, start), &run) in &given {
         let is_had = had.get(&(lender.shard, pag, start)) == Some(&run);
-        if !is_had && run.1 != last.saturating_add(1) {
+        let on_its_way = run.1 == GIVEN && !settled;
+        if !is_had && !on_its_way && run.1 != last.saturating_add(1) {
             out.insert(Disagreement::NotBorrowed(blocks(pag, start, run.0)));
         }
     }
     for (&(_, pag, start), &run) in &had {
-        if given.get(&(borrower.shard, pag, start)) != Some(&run) {
+        let on_its_way = run.1 == GIVEN && !settled;
+        if !on_its_way && given.get(&(borrower.shard, pag, start)) != Some(&run) {
             out.insert(Disagreement::NotLent(blocks(pag, start, run.0)));
         }
     }
@@ -551,6 +586,37 @@ mod tests {
     }
 
     #[test]
+    fn blocks_of_a_file_on_its_way_are_excused_and_others_are_not() {
+        let (file, all) = ([(1, 5, GIVEN)], [(1, 5, GIVEN), (9, 2, 1)]);
+        let open = BTreeMap::from([(
+            TxnId { coordinator: ShardId(0), epoch: Epoch(1), number: 1 },
+            BTreeSet::new(),
+        )]);
+        for (given, had) in [(&file[..], &[][..]), (&[], &file)] {
+            assert_eq!(across(&with_loans(given, had), &open), BTreeSet::new());
+            assert_eq!(across(&with_loans(given, had), &BTreeMap::new()).len(), 1);
+        }
+        assert_eq!(across(&with_loans(&all, &all), &BTreeMap::new()), BTreeSet::new());
+        assert_eq!(across(&with_loans(&all[..1], &all), &open).len(), 1, "a loan");
+    }
+
+    #[test]
+    fn inode_that_one_does_not_find_at_its_shard_is_named() {
+        let (moved, zero, one) = (ino(0, 7), ShardId(0), ShardId(1));
+        let found = |homes: [&[(Ino, ShardId)]; 2]| {
+            let mut shards = sound();
+            for (shard, homes) in shards.iter_mut().zip(homes) {
+                shard.homes = homes.iter().copied().collect();
+            }
+            across(&shards, &BTreeMap::new()).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(found([&[(moved, one)], &[(moved, one)]]), []);
+        assert_eq!(found([&[(moved, one)], &[]]), [], "what was removed there is found nowhere");
+        let lost = Disagreement::NotFound { ino: moved, at: one, ends: zero };
+        assert_eq!(found([&[], &[(moved, one)]]), [lost]);
+    }
+
+    #[test]
     fn disagreement_names_its_kind_and_both_shards() {
         let name = name(root(), "there", ino(1, 1), DIR);
         let parent = ino(2, 5);
@@ -579,6 +645,11 @@ mod tests {
             ),
             (Disagreement::NotLent(lent), "NotLent", &[2, 3]),
             (Disagreement::NotBorrowed(lent), "NotBorrowed", &[2, 3]),
+            (
+                Disagreement::NotFound { ino: ino(1, 2), at: ShardId(0), ends: ShardId(1) },
+                "NotFound",
+                &[0, 1],
+            ),
         ];
         for (place, (one, kind, shards)) in all.iter().enumerate() {
             let named: Vec<u8> = one.shards().into_iter().map(|shard| shard.0).collect();

@@ -1,11 +1,11 @@
-//! Where directories are that have moved from one shard to another.
+//! Where inodes are that have moved from one shard to another.
 //!
 //! Invariants:
 //! - a number of another shard is no finding where the tree of homes has it;
-//! - an entry stays when its directory is gone, so one without an inode here is no finding. Only
-//!   the other shards know whether a directory that left is there.
+//! - an entry stays when its inode is gone, so one without an inode here is no finding. Only the
+//!   other shards know whether an inode that left is there.
 
-use types::{FileKind, Ino, ShardId};
+use types::{Ino, ShardId};
 
 use super::plan::Fix;
 use super::{Check, ProblemKind, Subject};
@@ -18,7 +18,7 @@ use engine::format::features::Feature;
 impl Check {
     /// Reads which inodes have another home than their numbers say.
     pub(super) async fn load_homes(&mut self) -> Result<(), StoreError> {
-        self.walk((HOMES, "homes of moved directories"), |check, key, value| {
+        self.walk((HOMES, "homes of moved inodes"), |check, key, value| {
             let ino = Ino(u64::from_be_bytes(*key));
             if ino == Ino::NONE && *value == [0; HOME_VALUE] {
                 return;
@@ -29,7 +29,7 @@ impl Check {
             let home = decode(value).filter(|&home| home != ino.shard());
             match home.filter(|_| !is_root_dir(ino) && !is_orphan_dir(ino)) {
                 Some(home) => drop(check.report.shard.homes.insert(ino, home)),
-                None => check.bad_home(ino, "no directory can be there"),
+                None => check.bad_home(ino, "it cannot be there"),
             }
         })
         .await
@@ -40,17 +40,15 @@ impl Check {
         self.report.shard.homes.get(&ino).copied().unwrap_or(ino.shard())
     }
 
-    /// May the inode lie here? What is left of a directory that went does so, until it is freed.
+    /// May the inode lie here? What is left of one that went does so, until it is freed.
     pub(super) fn may_be_here(&self, ino: Ino) -> bool {
         ino.shard() == self.shard || self.report.shard.homes.contains_key(&ino)
     }
 
     /// Compares an inode of this shard with the tree of homes.
-    pub(super) fn compare_home(&mut self, ino: Ino, kind: FileKind, nlink: u32) {
+    pub(super) fn compare_home(&mut self, ino: Ino, nlink: u32) {
         if nlink > 0 && self.may_be_here(ino) && self.home(ino) != self.shard {
             self.bad_home(ino, "it is here");
-        } else if kind != FileKind::Directory && self.report.shard.homes.contains_key(&ino) {
-            self.bad_home(ino, "it is no directory");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Where directories are that have moved: entries that cannot be are found, and repaired.
+//! Where inodes are that have moved: entries that cannot be are found, and repaired.
 
 use types::{DirNo, FileKind, Ino, ShardId};
 

@@ -77,7 +77,6 @@ impl Check {
             None => Some("its data zone is not in the table"),
             Some(ZoneKind::Target) => Some("its data zone is a target"),
             Some(_) if lent.shard == self.shard => Some("the other shard is this one"),
-            Some(_) if lent.sequence == 0 => Some("it has no number"),
             Some(_) => None,
         }
     }

@@ -74,8 +74,8 @@ pub(super) fn sound_loans_are_no_findings_and_are_said_to_other_shards() {
 pub(super) fn senseless_loans_are_found_and_left() {
     let place = |start| (ProblemKind::BadLoan, Subject::Data(THERE, PagBlock(start)));
     let lent = |shard, sequence| LentRun { len: 5, shard: ShardId(shard), sequence };
-    let unnumbered = [place(10)];
-    check(|txn| put(txn, THERE, 10, lent(3, 0)), &unnumbered, &unnumbered);
+    // It may have gone with a file.
+    check(|txn| put(txn, THERE, 10, lent(3, 0)), &[], &[]);
     // The other run is of shard 3 still.
     let own = [place(10), place(20)];
     check(|txn| put(txn, THERE, 10, lent(0, 1)), &own, &own);

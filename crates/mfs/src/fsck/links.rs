@@ -56,7 +56,7 @@ impl Check {
     fn compare_inode(&mut self, ino: Ino) {
         let Some(seen) = self.tree.inodes.get(&ino) else { return };
         let system = is_root_dir(ino) || is_orphan_dir(ino);
-        let (kind, nlink, names) = (seen.kind, seen.nlink, seen.names);
+        let (nlink, names) = (seen.nlink, seen.names);
         let expected = match seen.kind {
             FileKind::Directory if system || names > 0 => 2 + seen.subdirectories,
             _ => names,
@@ -78,7 +78,7 @@ impl Check {
             self.plan.add(Fix::Orphan(ino, expected == 0 && nlink == 0));
         }
         self.report.counts.orphans += u64::from(nlink == 0);
-        self.compare_home(ino, kind, nlink);
+        self.compare_home(ino, nlink);
     }
 
     /// Finds what lists and tables name and the walk has not met.

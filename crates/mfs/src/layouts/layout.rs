@@ -92,6 +92,14 @@ impl Layouts<'_, '_> {
         Ok(())
     }
 
+    /// Unmaps everything, and returns it. The blocks stay taken: the caller sees to them.
+    ///
+    /// # Errors
+    /// `Overloaded` if there are more than [`EDIT_MAX`] segments; `Stale`, `Invalid`.
+    pub(crate) fn take_segments(&mut self, ino: Ino) -> Result<Vec<Segment>, Stop> {
+        self.edit(ino, 0, u64::MAX, |_| Vec::new())
+    }
+
     /// Marks what is mapped in `len` blocks from `from` on as written. Holes stay holes.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ mod splice;
 mod swap;
 mod view;
 
+pub(crate) use layout::EDIT_MAX;
 #[cfg(test)]
 pub(crate) use layout::UNMAP_STEP;
 pub(crate) use layout_ahead::trim;

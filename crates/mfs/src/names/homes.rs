@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use types::{Fault, FileKind, Ino, ShardId};
+use types::{Fault, Ino, ShardId};
 
 use super::view::Names;
 use crate::format::home::{decode, encode};
@@ -19,7 +19,7 @@ use engine::format::features::Feature;
 
 /// With so many entries, which are kept in memory, a shard takes part in no further moves. Those
 /// that are on their way are completed.
-pub const HOMES_MAX: usize = 1 << 16;
+pub const HOMES_MAX: usize = 1 << 20;
 /// So many are read at most.
 const READ_MAX: usize = 2 * HOMES_MAX;
 /// Entries that are read at once.
@@ -99,9 +99,8 @@ impl Names<'_, '_> {
     pub(crate) fn repair_home(&mut self, ino: Ino) -> Result<(), Stop> {
         let key = ino.0.to_be_bytes();
         HOMES.remove(self.txn, &key)?;
-        let lives = self.attr(ino)?.is_some_and(|attr| {
-            attr.nlink > 0 && attr.kind == FileKind::Directory && ino.shard() != self.txn.shard()
-        });
+        let lives =
+            self.attr(ino)?.is_some_and(|attr| attr.nlink > 0 && ino.shard() != self.txn.shard());
         if lives {
             let here = encode(self.txn.shard());
             HOMES.insert(self.txn, &key, &here)?;
@@ -136,7 +135,7 @@ impl Mfs {
     }
 
     /// How many inodes have another home than their numbers say, as far as this shard knows.
-    pub fn moved_directories(&self) -> usize {
+    pub fn moved_inodes(&self) -> usize {
         self.known_homes().borrow().len()
     }
 
@@ -156,7 +155,7 @@ impl Mfs {
             self.run(Cost::SMALL, insert_zero_entry_of_homes).await?;
         }
         // Before the first move each call waits, also if another one has begun that.
-        if is_new || self.moved_directories() == 0 {
+        if is_new || self.moved_inodes() == 0 {
             self.settle().await?;
         }
         Ok(())

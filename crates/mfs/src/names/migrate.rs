@@ -184,7 +184,8 @@ impl Names<'_, '_> {
             self.set_xattr(ino, name, value)?;
         }
         if self.is_here(it.parent)? {
-            self.unhide(it.parent, ino)?;
+            let name = self.name_of(it.parent, ino)?;
+            self.unhide(it.parent, &name, ino)?;
         } else {
             let parent = Outside::Parent(it.parent).encode();
             OUTSIDE.insert(self.txn, &ino.0.to_be_bytes(), &parent)?;
@@ -205,17 +206,21 @@ impl Names<'_, '_> {
         Ok(())
     }
 
-    /// Moves a directory from the orphan directory to the slot of its name, which was one of
-    /// another shard.
-    fn unhide(&mut self, parent: Ino, ino: Ino) -> Result<(), Stop> {
-        let name = self.name_of(parent, ino)?;
-        let (to, mut slot) = self.find_live(parent, &name)?;
+    /// Moves an inode from the orphan directory to the slot of its name, which was one of another
+    /// shard.
+    fn unhide(&mut self, parent: Ino, name: &Name, ino: Ino) -> Result<(), Stop> {
+        let (to, mut slot) = self.find_live(parent, name)?;
+        if slot.state() != SlotState::Link || slot.ino() != ino {
+            return Err(Fault::Stale.into());
+        }
         let (from, mut body) = self.locate_live(ino)?;
         self.fit_name(&mut body, name.as_bytes().len(), from.block)?;
         body.set_name(name.as_bytes());
         slot.adopt(&body);
         self.store(&to, &slot)?;
-        self.index_insert(parent, &slot, None)?;
+        let start = self.content_start(&slot)?;
+        self.index_insert(parent, &slot, start)?;
+        self.txn.layouts().move_fragments(from.dir, parent, &slot)?;
         self.release_slot(&from)?;
         self.update_moved(&to, ino)
     }
@@ -228,7 +233,8 @@ impl Names<'_, '_> {
             if let Some(found) = piece.iter().find(|entry| entry.ino == ino) {
                 return Ok(found.name.clone());
             }
-            let last = piece.last().ok_or(Stop::Fault(Fault::Busy))?;
+            // Only damage takes the name of a directory that is elsewhere.
+            let last = piece.last().ok_or(Stop::Fault(Fault::Corrupt))?;
             after = last.cookie;
         }
     }
@@ -281,6 +287,9 @@ impl Names<'_, '_> {
         self.add_name(dir, name.as_bytes(), to.at)
     }
 }
+
+mod files;
+pub use files::FileArrival;
 
 #[cfg(test)]
 mod tests;

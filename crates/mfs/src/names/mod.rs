@@ -36,7 +36,7 @@ pub(crate) use find::Spot;
 pub use homes::HOMES_MAX;
 pub(crate) use index::{Chunk, NameIndexes, PendingNames, Position};
 pub use inode::{InodeCounts, NewInode};
-pub use migrate::{Arrival, PlacedName};
+pub use migrate::{Arrival, FileArrival, PlacedName};
 pub use namespace::{SubdirCursor, Subdirectory};
 pub use path::{AllPaths, NamesHere, PATHS_MAX, Paths, Top};
 pub(crate) use placement::trim;

@@ -138,22 +138,14 @@ impl Space<'_, '_> {
             return Ok(());
         }
         let is_next = last.checked_add(1) == Some(sequence);
-        if !self.txn.has_feature(Feature::LENT_SPACE) || !is_next || !zone.is_possible() {
+        if !is_next
+            || loan.runs.is_empty()
+            || loan.runs.len() > LOAN_RUNS
+            || from == self.txn.shard()
+        {
             return invalid;
         }
-        if loan.runs.is_empty() || loan.runs.len() > LOAN_RUNS || from == self.txn.shard() {
-            return invalid;
-        }
-        match pags.iter().find(|pag| pag.id == zone.id || pag.uuid == zone.uuid) {
-            Some(pag) if pag.kind == ZoneKind::Borrowed && pag.zone() == *zone => {}
-            Some(_) => return invalid,
-            None if pags.len() >= PAGS_MAX => return Err(Fault::TooBig.into()),
-            None if self.has_space(zone.id)? => return invalid,
-            None => {
-                let record = PagRecord { kind: ZoneKind::Borrowed, ..PagRecord::new(zone, 0, 0) };
-                PAGS.insert(self.txn, &pag_key(zone.id), &record.encode())?;
-            }
-        }
+        self.enter_zone(&pags, zone)?;
         for &(start, len) in &loan.runs {
             let end = start.0.checked_add(len).filter(|&end| end <= zone.blocks);
             let Some(end) = end.filter(|_| start.0 > 0 && len > 0) else { return invalid };
@@ -165,6 +157,25 @@ impl Space<'_, '_> {
             self.add_free(zone.id, start.0, len)?;
         }
         Ok(())
+    }
+
+    /// Enters a zone of another shard, if it is not in the table, which has `pags`.
+    pub(super) fn enter_zone(&mut self, pags: &[PagState], zone: &PagFormat) -> Result<(), Stop> {
+        let invalid = Err(Stop::Fault(Fault::Invalid));
+        if !self.txn.has_feature(Feature::LENT_SPACE) || !zone.is_possible() {
+            return invalid;
+        }
+        match pags.iter().find(|pag| pag.id == zone.id || pag.uuid == zone.uuid) {
+            Some(pag) if pag.kind == ZoneKind::Borrowed && pag.zone() == *zone => Ok(()),
+            Some(_) => invalid,
+            None if pags.len() >= PAGS_MAX => Err(Fault::TooBig.into()),
+            None if self.has_space(zone.id)? => invalid,
+            None => {
+                let record = PagRecord { kind: ZoneKind::Borrowed, ..PagRecord::new(zone, 0, 0) };
+                PAGS.insert(self.txn, &pag_key(zone.id), &record.encode())?;
+                Ok(())
+            }
+        }
     }
 
     /// The number of the next loan from this shard.
@@ -215,7 +226,7 @@ impl Space<'_, '_> {
     }
 
     /// Is a block of `[start, end)` lent?
-    fn is_lent(&self, pag: PagId, start: u64, end: u64) -> Result<bool, Stop> {
+    pub(super) fn is_lent(&self, pag: PagId, start: u64, end: u64) -> Result<bool, Stop> {
         let Some((key, value)) = LENT.prev(self.txn, &run_key(pag, end - 1))? else {
             return Ok(false);
         };

@@ -12,6 +12,7 @@
 mod clients;
 mod freed;
 mod frozen;
+mod given;
 mod grant;
 mod lent;
 #[cfg(test)]
@@ -24,6 +25,7 @@ mod targets;
 mod view;
 
 pub use frozen::ALL_FILES;
+pub(crate) use given::GIVEN;
 pub use grant::GRANT_PIECES;
 pub use lent::{LOAN_RUNS, Loan};
 pub use owner::BlockOwner;

@@ -16,6 +16,8 @@ use engine::cost::Cost;
 use engine::error::StoreError;
 use engine::format::features::{Feature, Features};
 
+mod files;
+
 const THERE: ShardId = ShardId(3);
 const NAMES_MAX: usize = 200;
 
@@ -39,12 +41,13 @@ fn with_two(body: impl AsyncFn(Mfs, Mfs) + 'static) {
                     Uuid([shard.0 + 1; 16]),
                     500,
                 )],
-                features: Features::NONE.with(Feature::SHARDS),
+                features: Features::NONE.with(Feature::SHARDS).with(Feature::INLINE_DATA),
                 force: false,
             };
             Mfs::format_shard(&env, &disk, shard, &format).await.unwrap();
             let mfs = Mfs::open(&env, &disk, OpenOptions::default()).await.unwrap();
             mfs.add_moved_directories().await.unwrap();
+            mfs.add_lent_space().await.unwrap();
             shards.push(mfs);
         }
         let three = shards.pop().unwrap();
@@ -194,9 +197,9 @@ fn homes_are_read_again_when_the_device_is_opened() {
         let (dir, ..) = make(&zero).await;
         move_directory(dir, &zero, &three).await;
         zero.known_homes().borrow_mut().clear();
-        assert_eq!((zero.home(dir), zero.moved_directories()), (ShardId(0), 0));
+        assert_eq!((zero.home(dir), zero.moved_inodes()), (ShardId(0), 0));
         zero.load_homes().await.unwrap();
-        assert_eq!((zero.home(dir), zero.moved_directories()), (THERE, 1));
+        assert_eq!((zero.home(dir), zero.moved_inodes()), (THERE, 1));
     });
 }
 
@@ -226,6 +229,6 @@ fn what_cannot_move_is_refused_and_nothing_changes() {
         twice.names[1].at = twice.names[0].at;
         assert_eq!(fault(&three, |txn| txn.names().arrive(&twice)).await, Fault::Invalid);
         both_are_sound(&zero, &three).await;
-        assert_eq!((zero.moved_directories(), three.moved_directories()), (0, 0));
+        assert_eq!((zero.moved_inodes(), three.moved_inodes()), (0, 0));
     });
 }

@@ -1,0 +1,149 @@
+//! Files that follow their directory to another shard, with their content and their number.
+//!
+//! Invariants:
+//! - only a file with exactly one name, on the other shard, follows: it gets its inode into the
+//!   slot of that name;
+//! - no data block is copied. Those that the file maps go with it ([`crate::space`]);
+//! - what is left on the former shard is an orphan of the same number, without content.
+
+use types::{Attr, Fault, FileBlock, FileKind, Ino, Name, Segment, ShardId};
+
+use crate::format::number::{is_orphan_dir, is_root_dir};
+use crate::format::outside::Outside;
+use crate::format::slot::Slot;
+use crate::format::space::PagFormat;
+use crate::layouts::EDIT_MAX;
+use crate::names::view::Names;
+use engine::error::Stop;
+
+/// A file as it leaves a shard, and arrives at another one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileArrival {
+    /// Its attributes, with its number.
+    pub attr: Attr,
+    /// Names and values of its xattrs.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The target of a symlink; of a file, the content of block 0 that no segment maps.
+    pub content: Vec<u8>,
+    /// What it maps, in order.
+    pub segments: Vec<Segment>,
+}
+
+impl Names<'_, '_> {
+    /// What a file has that may follow its name to the shard `to`, and the zones of its blocks.
+    ///
+    /// # Errors
+    /// `Stale`: there is no such file. `IsDirectory`. `TooManyLinks`: it has not exactly one name,
+    /// or that is on this shard. `NotSupported`: its content lies in objects. `CrossDevice`: it has
+    /// blocks of a loan, or of a third shard. `TooBig`: it maps too many segments. `WouldBlock`: an
+    /// evicted client may still write it.
+    pub fn file_departure(
+        &mut self,
+        ino: Ino,
+        to: ShardId,
+    ) -> Result<(FileArrival, Vec<PagFormat>), Stop> {
+        let attr = self.attr(ino)?.filter(|attr| attr.nlink > 0).ok_or(Fault::Stale)?;
+        if attr.kind == FileKind::Directory {
+            return Err(Fault::IsDirectory.into());
+        }
+        if attr.nlink != 1 || self.outside(ino)? != Some(Outside::Names(1)) {
+            return Err(Fault::TooManyLinks.into());
+        }
+        let (mut content, mut segments, mut zones) = (Vec::new(), Vec::new(), Vec::new());
+        if attr.kind == FileKind::Regular {
+            if self.txn.space().is_frozen(ino)? {
+                return Err(Fault::WouldBlock.into());
+            }
+            if self.txn.layouts().object(ino)?.is_some() {
+                return Err(Fault::NotSupported.into());
+            }
+            content = self.txn.layouts().content(ino)?;
+            segments = self.txn.layouts().layout(ino, FileBlock(0), EDIT_MAX + 1)?;
+            if segments.len() > EDIT_MAX {
+                return Err(Fault::TooBig.into());
+            }
+            for segment in &segments {
+                let zone = self.txn.space().may_give(to, segment)?.ok_or(Fault::CrossDevice)?;
+                if !zones.contains(&zone) {
+                    zones.push(zone);
+                }
+            }
+        } else if attr.kind == FileKind::Symlink {
+            content = self.symlink(ino)?;
+        }
+        let (_, _, xattrs) = self.load_xattrs(ino)?;
+        Ok((FileArrival { attr, xattrs, content, segments }, zones))
+    }
+
+    /// A file, which [`Names::file_departure`] has described so, goes to the shard `to`. What is
+    /// left is an orphan.
+    ///
+    /// # Errors
+    /// `Busy`: it is not as it was described. As that.
+    pub fn leave_file(&mut self, it: &FileArrival, to: ShardId) -> Result<(), Stop> {
+        let ino = it.attr.ino;
+        let (spot, _) = self.locate_live(ino)?;
+        if to == self.txn.shard() || !is_orphan_dir(spot.dir) {
+            return Err(Fault::Invalid.into());
+        }
+        let (found, _) = self.file_departure(ino, to)?;
+        if found != *it {
+            return Err(Fault::Busy.into());
+        }
+        self.set_home(ino, to)?;
+        if it.attr.kind == FileKind::Regular {
+            for segment in self.txn.layouts().take_segments(ino)? {
+                self.txn.space().give(to, &segment)?;
+            }
+        }
+        // The content goes with the size.
+        let size = if it.attr.kind == FileKind::Regular { 0 } else { it.attr.size };
+        self.set_attr(&Attr { nlink: 0, size, ..it.attr })
+    }
+
+    /// A file comes from the shard `from`, with its number: the name `name` of `dir` leads to it.
+    ///
+    /// # Errors
+    /// `Busy`: what was left here of it is not freed yet. `Stale`: the name leads elsewhere.
+    /// `Invalid`: it cannot be. `NotFound`, `NoSpace`.
+    pub fn arrive_file(
+        &mut self,
+        (dir, name): (Ino, &Name),
+        from: ShardId,
+        it: &FileArrival,
+    ) -> Result<(), Stop> {
+        let (ino, kind) = (it.attr.ino, it.attr.kind);
+        let is_file = kind == FileKind::Regular;
+        let bare = it.segments.is_empty() && (it.content.is_empty() || kind == FileKind::Symlink);
+        if kind == FileKind::Directory || it.attr.nlink != 1 || is_root_dir(ino) {
+            return Err(Fault::Invalid.into());
+        }
+        if from == self.txn.shard() || !(is_file || bare) {
+            return Err(Fault::Invalid.into());
+        }
+        if self.locate(ino)?.is_some() {
+            return Err(Fault::Busy.into());
+        }
+        self.set_home(ino, self.txn.shard())?;
+        let spot = self.take_slot(self.txn.orphan_dir())?;
+        let mut slot: Slot = self.load(&spot)?;
+        slot.set_inode(b"", &Attr { blocks: 0, ..it.attr });
+        if kind == FileKind::Symlink {
+            self.put_target(&mut slot, &it.content, spot.block)?;
+        }
+        self.store(&spot, &slot)?;
+        self.update_moved(&spot, ino)?;
+        self.count_inode(1)?;
+        for segment in &it.segments {
+            self.txn.space().receive(from, segment)?;
+            self.txn.layouts().map_taken(ino, *segment)?;
+        }
+        if is_file && !it.content.is_empty() {
+            self.txn.layouts().set_content(ino, &it.content)?;
+        }
+        for (name, value) in &it.xattrs {
+            self.set_xattr(ino, name, value)?;
+        }
+        self.unhide(dir, name, ino)
+    }
+}
