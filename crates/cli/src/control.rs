@@ -60,6 +60,15 @@ pub enum Ask {
         /// The metadata server.
         mds: u8,
     },
+    /// Of a client: has some of the files of a directory follow it to its metadata server.
+    MoveFiles {
+        /// The directory.
+        ino: u64,
+        /// The metadata server, which has the directory.
+        mds: u8,
+        /// Where to go on, 0 at first.
+        after: u64,
+    },
     /// Of a server: evicts a client.
     Evict {
         /// Its number.

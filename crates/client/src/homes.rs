@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{Ino, ServerId, ShardId};
 
 /// Most inodes that are noted.
-const HOMES_MAX: usize = 4096;
+const HOMES_MAX: usize = 1 << 16;
 
 /// The shards of inodes, as far as they are not those of their numbers. See the module.
 #[derive(Default)]

@@ -39,6 +39,6 @@ pub use api::*;
 pub use boundary::CommitCounts;
 pub use client::Client;
 pub use ops::migrating::{MigrateStep, Migration};
-pub use ops::move_directory::DirectoryMove;
+pub use ops::move_directory::{DirectoryMove, Followed};
 pub use ops::moving::{FileMove, NotMoved};
 pub use waits::{Named, Wait, Waits};

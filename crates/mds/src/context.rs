@@ -87,8 +87,10 @@ pub struct Effects {
     pub tail: Option<(Ino, u64, bool)>,
     /// Leases to drop.
     pub drops: Vec<(ClientId, Ino)>,
-    /// Directories that have gone to another shard: nobody holds anything of them here.
+    /// Inodes that have gone to another shard: nobody holds anything of them here.
     pub gone: Vec<Ino>,
+    /// Inodes that have come from another shard.
+    pub came: Vec<Ino>,
     /// What the reply depends on.
     pub reads: Vec<MetaItem>,
     /// What was changed.

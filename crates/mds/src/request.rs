@@ -350,10 +350,7 @@ impl Execution {
             | Op::ZoneFiles { .. } => {
                 administration::execute(&self.server, &self.session.who(), op).await
             }
-            Op::Why { ino, lock } => {
-                let text = holders::report(&self.server, self.client(), *ino, lock.as_ref());
-                Ok(OpReply::Text { text })
-            }
+            Op::Why { ino, lock } => Ok(self.why(*ino, lock.as_ref())),
             Op::Zones {} => self.zones().await,
             Op::Servers {} => self.servers(),
             Op::Tell { letters } => {
@@ -405,8 +402,13 @@ impl Execution {
             | Op::Layout { .. }
             | Op::ReturnSpace { .. }
             | Op::SwapLayouts { .. }
-            | Op::MoveDirectory { .. } => Err(Fault::Unsupported),
+            | Op::MoveDirectory { .. }
+            | Op::MoveFile { .. } => Err(Fault::Unsupported),
         }
+    }
+
+    fn why(&self, ino: Ino, lock: Option<&Lock>) -> OpReply {
+        OpReply::Text { text: holders::report(&self.server, self.client(), ino, lock) }
     }
 
     /// Waits a moment for the reaper, so that space of files removed before counts as free. It does

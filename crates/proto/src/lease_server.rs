@@ -191,6 +191,12 @@ impl LeaseTable {
             .is_some_and(|holders| holders.iter().any(|h| h.rights.intersects(rights)))
     }
 
+    /// Who holds any of the rights.
+    pub fn holders_of(&self, ino: Ino, rights: Rights) -> Vec<ClientId> {
+        let holders = self.inodes.get(&ino).into_iter().flat_map(|holders| holders.iter());
+        holders.filter(|it| it.rights.intersects(rights)).map(|it| it.client).collect()
+    }
+
     /// The rights of `want` that `client` can get without a recall.
     pub fn grantable(&self, client: ClientId, ino: Ino, want: Rights) -> Rights {
         let Some(holders) = self.inodes.get(&ino) else { return want.closed() };

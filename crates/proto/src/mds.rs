@@ -36,8 +36,8 @@ pub const LAYOUT_SWAPS: u32 = 11;
 /// From this version on a server takes [`Op::Lend`].
 pub const LENDING: u32 = 12;
 
-/// From this version on a server takes [`Op::Where`] and [`Op::MoveDirectory`], and may answer
-/// [`Fault::Moved`].
+/// From this version on a server takes [`Op::Where`], [`Op::MoveDirectory`] and [`Op::MoveFile`],
+/// and may answer [`Fault::Moved`].
 pub const MOVING: u32 = 13;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
@@ -517,8 +517,16 @@ wire_enum! {
         /// stay where they are. The directory keeps its number. `TooBig` if it has too many names
         /// for one move; `Busy` if the other server does not answer or cannot take part now;
         /// `NotSupported` if one of the two cannot move directories. Version [`MOVING`]. Reply
-        /// `DirectoryMoved`.
+        /// `Moved`.
         MoveDirectory = 47 { dir: Ino as Tagged, shard: u8, },
+        /// Moves a file, symlink or special file, whose only name is `name` in `dir`, to the server
+        /// of `shard`, which has that directory. It keeps its number, and its blocks stay where
+        /// they are. `WouldBlock` if a client has it open or locked, or an evicted one may still
+        /// write it; `TooManyLinks` if it has other names; `NotSupported` if its content lies in
+        /// objects; `CrossDevice` if a third server has lent its blocks; `TooBig` if it has too
+        /// many segments for one move; `Stale` if the name leads elsewhere. Version [`MOVING`].
+        /// Reply `Moved`.
+        MoveFile = 48 { ino: Ino as Tagged, dir: Ino as Tagged, name: Name, shard: u8, },
     }
 }
 
@@ -578,8 +586,9 @@ wire_enum! {
         Lent = 20 { zone: PagInfo, start: u64, runs: Vec<PagRun>, },
         /// The shard where the inode lives.
         Where = 21 { shard: u8, },
-        /// The directory lives at the other server from now on. The client holds no rights on it.
-        DirectoryMoved = 22 {},
+        /// The inode lives at the other server, and already did so if `there`. What the client held
+        /// of its former server counts for nothing.
+        Moved = 22 { there: bool, },
     }
 }
 

@@ -48,7 +48,8 @@
 //! | Tell | Done | session | – | – | always | metadata server | served |
 //! | Lend | Lent | session | – | – | always | metadata server | waits |
 //! | Where | Where | session | – | – | always | client | waits |
-//! | MoveDirectory | DirectoryMoved | change, a step | done | attributes | – | client | waits |
+//! | MoveDirectory | Moved | change, a step | done | attributes | – | client | waits |
+//! | MoveFile | Moved | change, a step | done | attributes | – | client | waits |
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
 //!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken,
@@ -215,7 +216,7 @@ pub enum Answer {
     Servers,
     Lent,
     Where,
-    DirectoryMoved,
+    Moved,
 }
 
 impl Op {
@@ -283,8 +284,8 @@ impl Op {
             Op::Tell { .. } => server(A::Done, Grace::Served),
             Op::Lend { .. } => server(A::Lent, Grace::Waits),
             Op::Where { .. } => session(A::Where, NONE, R::Always),
-            Op::MoveDirectory { dir, .. } => {
-                change(A::DirectoryMoved, one(*dir), C::Step, K::Done, I::Attributes)
+            Op::MoveDirectory { dir: ino, .. } | Op::MoveFile { ino, .. } => {
+                change(A::Moved, one(*ino), C::Step, K::Done, I::Attributes)
             }
             Op::AddZone { .. } | Op::SetZoneState { .. } | Op::ZoneFiles { .. } => {
                 administrator(A::Text)
@@ -358,6 +359,7 @@ impl Op {
             | Op::Lend { .. }
             | Op::Where { .. }
             | Op::MoveDirectory { .. }
+            | Op::MoveFile { .. }
             | Op::SetZoneState { .. }
             | Op::ZoneFiles { .. }
             | Op::EndPlacing { .. }
@@ -486,7 +488,7 @@ impl OpReply {
             OpReply::Servers { .. } => Answer::Servers,
             OpReply::Lent { .. } => Answer::Lent,
             OpReply::Where { .. } => Answer::Where,
-            OpReply::DirectoryMoved {} => Answer::DirectoryMoved,
+            OpReply::Moved { .. } => Answer::Moved,
         }
     }
 
@@ -524,7 +526,7 @@ impl OpReply {
             | OpReply::Servers { .. }
             | OpReply::Lent { .. }
             | OpReply::Where { .. }
-            | OpReply::DirectoryMoved {}
+            | OpReply::Moved { .. }
             | OpReply::Partial { .. }
             | OpReply::StaleReturn { .. } => {}
         }
@@ -566,7 +568,7 @@ impl OpReply {
             | OpReply::Servers { .. }
             | OpReply::Lent { .. }
             | OpReply::Where { .. }
-            | OpReply::DirectoryMoved {}
+            | OpReply::Moved { .. }
             | OpReply::Partial { .. }
             | OpReply::StaleReturn { .. } => Changed::default(),
         }

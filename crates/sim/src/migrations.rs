@@ -130,7 +130,7 @@ async fn move_one(cluster: &Cluster, client: &Client, objects: &str, rng: &mut S
     format!("{text}: {end:?}")
 }
 
-/// Moves one of the directories to another server.
+/// Moves one of the directories to another server, and its files with it.
 async fn move_directory(cluster: &Cluster, client: &Client, rng: &mut SimRng) -> String {
     let directories: Vec<Ino> =
         cluster.all_shards().flat_map(|shard| inodes_of(cluster, shard).1).collect();
@@ -142,7 +142,13 @@ async fn move_directory(cluster: &Cluster, client: &Client, rng: &mut SimRng) ->
     let text = format!("moves directory {dir} to server {to}");
     cluster.events.line(&format!("{MOVER}: {text}"));
     let moved = client.move_directory(dir, to).await;
-    format!("{text}: {moved:?}")
+    let (mut followed, mut after) = (0, Some(0));
+    while let Some(from) = after.filter(|_| moved.is_ok()) {
+        let part = client.files_follow(dir, to, from).await.unwrap_or_default();
+        followed += part.moved;
+        after = part.next;
+    }
+    format!("{text}: {moved:?}, and {followed} files")
 }
 
 /// The regular files with names, and whether each lies in an object. Of a shard without a server

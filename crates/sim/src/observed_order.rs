@@ -50,8 +50,7 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
             _ => false,
         },
         Asked::SetXattr { ino, name, .. } => {
-            let of_workload = name.0 == XATTR;
-            matches!(op, Op::SetXattr(its, Some(_)) if its == ino && of_workload)
+            matches!(op, Op::SetXattr(its, Some(_)) if its == ino && name.0 == XATTR)
         }
         Asked::RemoveXattr { ino, .. } => matches!(op, Op::SetXattr(its, None) if its == ino),
         Asked::Lock { ino, lock, .. } => is_lock(op, *ino, lock, Some(lock.exclusive)),
@@ -90,6 +89,7 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         | Asked::Lend { .. }
         | Asked::Where { .. }
         | Asked::MoveDirectory { .. }
+        | Asked::MoveFile { .. }
         | Asked::AddZone { .. }
         | Asked::SetZoneState { .. }
         | Asked::ZoneFiles { .. } => false,

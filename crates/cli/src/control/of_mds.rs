@@ -47,7 +47,11 @@ fn op_of(ask: Ask) -> Option<Op> {
         Ask::ZoneFiles { pag, from, to, at } => {
             Some(Op::ZoneFiles { pag: PagId(pag), from, to, at })
         }
-        Ask::Why { .. } | Ask::Sync | Ask::MoveDirectory { .. } | Ask::Failover => None,
+        Ask::Why { .. }
+        | Ask::Sync
+        | Ask::MoveDirectory { .. }
+        | Ask::MoveFiles { .. }
+        | Ask::Failover => None,
     }
 }
 

@@ -37,6 +37,7 @@ async fn answer(about: &Registration, mounted: &Introspection, ask: Ask) -> Answ
             Some(Err(fault)) => Err(format!("not all is durable: {}", fault.text())),
         },
         Ask::MoveDirectory { ino, mds } => Ok(move_directory(mounted, Ino(ino), mds).await),
+        Ask::MoveFiles { ino, mds, after } => Ok(move_files(mounted, Ino(ino), mds, after).await),
         Ask::SetZoneState { .. }
         | Ask::ZoneFiles { .. }
         | Ask::Evict { .. }
@@ -62,6 +63,41 @@ async fn move_directory(mounted: &Introspection, dir: Ino, mds: u8) -> String {
     out.text("state", state);
     if let Some(Err(fault)) = moved {
         out.number("fault", u64::from(fault as u16));
+    }
+    out.close('}');
+    out.into_text()
+}
+
+/// Has files of a directory follow it.
+async fn move_files(mounted: &Introspection, dir: Ino, mds: u8, after: u64) -> String {
+    let follow = mounted.client.files_follow_within(MOVE_WITHIN, dir, ShardId(mds), after);
+    let followed = follow.await;
+    let mut out = Json::default();
+    out.open('{');
+    match &followed {
+        None => out.text("state", "waits"),
+        Some(Err(fault)) => {
+            out.text("state", "stayed");
+            out.number("fault", u64::from(*fault as u16));
+        }
+        Some(Ok(it)) => {
+            out.text("state", "followed");
+            out.number("moved", it.moved.into());
+            out.number("there", it.there.into());
+            out.key("stayed");
+            out.open('[');
+            for (name, fault) in &it.stayed {
+                out.item();
+                out.open('{');
+                out.text("name", &String::from_utf8_lossy(name.as_bytes()));
+                out.number("fault", u64::from(*fault as u16));
+                out.close('}');
+            }
+            out.close(']');
+            if let Some(next) = it.next {
+                out.number("next", next);
+            }
+        }
     }
     out.close('}');
     out.into_text()

@@ -47,9 +47,9 @@ impl Core {
             }
             Op::Acquire { .. } => self.absorb_acquired(reply),
             Op::Lock { .. } | Op::Unlock { .. } => self.absorb_lock(op, reply),
-            Op::MoveDirectory { dir, shard } => {
-                // If no server has this shard, the next request for the directory fails.
-                let _ = self.rpc.note_home(*dir, ShardId(*shard));
+            Op::MoveDirectory { dir: ino, shard } | Op::MoveFile { ino, shard, .. } => {
+                // If no server has this shard, the next request for the inode fails.
+                let _ = self.rpc.note_home(*ino, ShardId(*shard));
             }
             // The operation that waits for the answer applies it, or there is nothing to apply.
             Op::Layout { .. }

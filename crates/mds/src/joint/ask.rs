@@ -13,7 +13,7 @@ use std::rc::Rc;
 use commitment::TxnId;
 use env::sync::oneshot;
 use mfs::{HOMES_MAX, Stop, Txn};
-use proto::mds::{JointId, Letter, MOVING};
+use proto::mds::{JointId, Letter, MOVING, PagInfo};
 use proto::wire::{Reader, Wire};
 use proto::{wire_enum, wire_struct};
 use types::{Duration, Fault, FileKind, Ino, Name, ShardId};
@@ -48,6 +48,15 @@ wire_enum! {
         Home = 3 { ino: Ino, },
         /// Can a directory with so many names move to the shard?
         Receive = 4 { shard: u8, names: u32, },
+        /// Can a file with blocks of these zones follow its name to the shard?
+        ReceiveFile = 5 { shard: u8, zones: Vec<LenderZone>, },
+    }
+}
+
+impl Ask {
+    /// Does it ask whether something can move?
+    fn is_of_move(&self) -> bool {
+        matches!(self, Ask::Receive { .. } | Ask::ReceiveFile { .. })
     }
 }
 
@@ -58,11 +67,19 @@ pub enum Known {
     Entry(Option<(Ino, FileKind)>),
     /// It is that or above.
     Above(bool),
-    /// The directory can move there.
+    /// It can move there.
     Ready,
 }
 
 wire_struct! {
+    /// A zone of which another shard has blocks.
+    pub struct LenderZone {
+        /// The zone.
+        pub zone: PagInfo,
+        /// Its first block on the device.
+        pub start: u64,
+    }
+
     /// The way up from a directory, as far as one shard knows it.
     pub struct Way {
         /// It meets the ancestor.
@@ -86,7 +103,7 @@ wire_enum! {
         /// Where the inode lives, as far as the shard knows. It is also the answer to another
         /// question about a directory that is not there.
         Home = 4 { ino: Ino, shard: u8, },
-        /// A directory can come.
+        /// It can come.
         Ready = 5 {},
     }
 }
@@ -109,8 +126,8 @@ pub async fn find_out(server: &Rc<Server>, ask: &Ask) -> Result<Known, Fault> {
             }
             Err(Fault::Busy)
         }
-        Ask::Receive { shard, names } => {
-            // A third server may have a share of a rename that concerns the directory.
+        Ask::Receive { shard, .. } | Ask::ReceiveFile { shard, .. } => {
+            // A third server may have a share of a rename that concerns it.
             for peer in server.joint.peers.values() {
                 if !peer.is_reached() {
                     return Err(Fault::Busy);
@@ -119,7 +136,7 @@ pub async fn find_out(server: &Rc<Server>, ask: &Ask) -> Result<Known, Fault> {
                     return Err(Fault::NotSupported);
                 }
             }
-            prepare_for_move(server, *names).await?;
+            prepare_for_move(server, ask).await?;
             match say(server, ShardId(*shard), ask).await {
                 Said::Ready {} => Ok(Known::Ready),
                 Said::Refused { fault } => Err(fault),
@@ -177,20 +194,28 @@ pub async fn find_home(server: &Rc<Server>, ino: Ino) {
     }
 }
 
-/// The store of this shard has room for a directory with so many names to come or go, and can note
-/// which directories have moved.
-async fn prepare_for_move(server: &Server, names: u32) -> Result<(), Fault> {
+/// The store of this shard has room for what is to come or go, and can note what has moved.
+async fn prepare_for_move(server: &Server, ask: &Ask) -> Result<(), Fault> {
     let mfs = &server.runtime.mfs;
+    let (names, zones) = match ask {
+        Ask::Receive { names, .. } => (*names, &[][..]),
+        Ask::ReceiveFile { zones, .. } => (1, &zones[..]),
+        _ => return Err(Fault::Protocol),
+    };
     if !move_directory::fits(&mfs.usage(), names as usize) {
         return Err(Fault::TooBig);
     }
-    if mfs.moved_directories() >= HOMES_MAX {
+    if mfs.moved_inodes() >= HOMES_MAX {
         return Err(Fault::Overloaded);
     }
     mfs.add_moved_directories().await.map_err(|error| {
-        server.runtime.note_failure(&error, "preparing for moves of directories");
+        server.runtime.note_failure(&error, "preparing for a move");
         error.fault()
-    })
+    })?;
+    match zones.is_empty() {
+        true => Ok(()),
+        false => server.space.enter_lenders(zones).await,
+    }
 }
 
 /// Does the operation wait at the rename gate of this shard?
@@ -207,15 +232,14 @@ async fn say(server: &Rc<Server>, shard: ShardId, ask: &Ask) -> Said {
         return answer(server, ask).await;
     }
     let Some(peer) = joint.peers.get(&shard) else {
-        let fault =
-            if matches!(ask, Ask::Receive { .. }) { Fault::Invalid } else { Fault::Corrupt };
+        let fault = if ask.is_of_move() { Fault::Invalid } else { Fault::Corrupt };
         return Said::Refused { fault };
     };
     let busy = Said::Refused { fault: Fault::Busy };
     if !peer.is_reached() {
         return busy;
     }
-    if matches!(ask, Ask::Home { .. } | Ask::Receive { .. }) && !peer.knows(MOVING) {
+    if (matches!(ask, Ask::Home { .. }) || ask.is_of_move()) && !peer.knows(MOVING) {
         return Said::Refused { fault: Fault::NotSupported };
     }
     let number = joint.asked.get();
@@ -270,8 +294,8 @@ async fn answer(server: &Rc<Server>, ask: &Ask) -> Said {
         Ask::Entry { dir, .. } | Ask::Above { dir, .. } if !server.is_here(*dir) => {
             return home(server, *dir);
         }
-        Ask::Receive { names, .. } => {
-            return match prepare_for_move(server, *names).await {
+        Ask::Receive { .. } | Ask::ReceiveFile { .. } => {
+            return match prepare_for_move(server, ask).await {
                 Ok(()) => Said::Ready {},
                 Err(fault) => Said::Refused { fault },
             };
@@ -281,7 +305,9 @@ async fn answer(server: &Rc<Server>, ask: &Ask) -> Said {
     let ran = server.runtime.mfs.run(READ, |txn| match ask {
         Ask::Entry { dir, name } => entry(server, txn, *dir, name),
         Ask::Above { dir, ancestor } => Ok(Said::Way { way: way(server, txn, *dir, *ancestor)? }),
-        Ask::Home { .. } | Ask::Receive { .. } => Err(Fault::Protocol.into()),
+        Ask::Home { .. } | Ask::Receive { .. } | Ask::ReceiveFile { .. } => {
+            Err(Fault::Protocol.into())
+        }
     });
     let said = match ran.await {
         Ok((said, _)) => said,

@@ -453,7 +453,10 @@ pub fn apply(server: &Server, client: types::ClientId, effects: Effects, transno
     let durable = server.runtime.mfs.last_committed();
     server.uncommitted.note(effects.changes, client, (transno, durable), false);
     for ino in effects.gone {
-        server.leases.drop_inode(ino);
+        server.leases.inode_left(ino);
+    }
+    for ino in effects.came {
+        server.leases.inode_came(ino);
     }
     for ino in effects.relinked {
         server.orphans.relinked(ino);

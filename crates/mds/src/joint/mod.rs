@@ -48,7 +48,7 @@ use env::sync::{Notify, OneSender};
 use types::{ClientId, Duration, HashMap, Ino, ShardId};
 
 use self::ask::Said;
-pub use self::ask::{Ask, Known, find_out};
+pub use self::ask::{Ask, Known, LenderZone, find_out};
 pub use self::borrow::borrow;
 pub use self::bounds::BATCH_MAX;
 pub use self::coordinate::{Answers, Coordinated, Planned, coordinate};
@@ -57,7 +57,9 @@ use self::gather::Candidates;
 pub use self::gather::{Candidate, Seat, place};
 use self::job::Open;
 pub use self::job::{Ending, changed_inodes};
-pub use self::part::{Answer, Arriving, ArrivingName, Move, Moved, NewDirectory, NewFile, Part};
+pub use self::part::{
+    Answer, Arriving, ArrivingFile, ArrivingName, Move, Moved, NewDirectory, NewFile, Part,
+};
 use self::peer::Peer;
 pub use self::peer::run;
 pub use self::recover::recover;

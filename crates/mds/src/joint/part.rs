@@ -11,14 +11,14 @@ use mfs::{Cost, NewInode, Outside, Stop, Txn};
 use proto::wire::Bytes;
 use proto::{wire_enum, wire_struct};
 use types::limits::LINK_MAX;
-use types::{Attr, ClientId, Fault, FileKind, Ino, Name, Rights, ShardId, Timestamp};
+use types::{Attr, ClientId, Fault, FileKind, Ino, Name, Rights, Segment, ShardId, Timestamp};
 
 use crate::context::OpContext;
 use crate::leases::NO_CLIENT;
-use crate::ops::move_directory;
 use crate::ops::remove::need_target;
 use crate::ops::rename::relocate;
 use crate::ops::spread;
+use crate::ops::{move_directory, move_file};
 use crate::uncommitted::MetaItem;
 
 wire_struct! {
@@ -122,6 +122,26 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// A file that follows its directory to another shard: see [`mfs::FileArrival`].
+    pub struct ArrivingFile {
+        /// The shard from which it comes.
+        pub from: u8,
+        /// The directory of its name.
+        pub dir: Ino,
+        /// Its name.
+        pub name: Name,
+        /// Its attributes.
+        pub attr: Attr,
+        /// Names and values of its extended attributes.
+        pub xattrs: Vec<(Bytes, Bytes)>,
+        /// The target of a symlink, or inline content.
+        pub content: Bytes,
+        /// What it maps.
+        pub segments: Vec<Segment>,
+    }
+}
+
 wire_enum! {
     /// A part.
     pub enum Part {
@@ -140,6 +160,8 @@ wire_enum! {
         MoveAt = 8 { it: Move, homes: Vec<u8>, },
         /// A directory comes from the coordinator, with all its names. Answer `Done`.
         TakeDirectory = 9 { it: Arriving, },
+        /// A file comes from the coordinator. Its name is here. Answer `Done`.
+        TakeFile = 10 { it: ArrivingFile, },
         /// A new file of the coordinator gets its name here. Answer `Added`.
         AddFile = 7 { dir: Ino, name: Name, ino: Ino, node: NewFile, },
     }
@@ -252,6 +274,7 @@ impl Part {
                 let names = it.names.iter().map(|name| name.ino);
                 names.chain(std::iter::once(it.attr.ino)).collect()
             }
+            Part::TakeFile { it } => vec![it.attr.ino],
         }
     }
 
@@ -262,6 +285,7 @@ impl Part {
             Part::Move { it } | Part::MoveAt { it, .. } => vec![it.from, it.to],
             Part::AddFile { dir, .. } => vec![*dir],
             Part::TakeDirectory { it } => vec![it.parent],
+            Part::TakeFile { it } => vec![it.dir],
             Part::RemoveDirectory { .. } | Part::LoseName { .. } | Part::GainName { .. } => {
                 Vec::new()
             }
@@ -316,6 +340,10 @@ pub fn execute(
         Part::MoveAt { it, homes } => share(cx, txn, it, Some(homes)),
         Part::TakeDirectory { it } => {
             move_directory::take(cx, txn, it)?;
+            Ok(Answer::Done {})
+        }
+        Part::TakeFile { it } => {
+            move_file::take(cx, txn, it)?;
             Ok(Answer::Done {})
         }
         Part::LoseName { ino, time } => change_names(cx, txn, *ino, *time, false),
@@ -391,6 +419,7 @@ pub fn prepare(txn: &mut Txn<'_>, part: &Part) -> Result<Option<Ino>, Stop> {
         | Part::GainName { .. }
         | Part::AddFile { .. }
         | Part::TakeDirectory { .. }
+        | Part::TakeFile { .. }
         | Part::Move { .. }
         | Part::MoveAt { .. } => Ok(None),
     }

@@ -15,6 +15,7 @@ mod pressure;
 mod recall;
 
 use std::cell::{Ref, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use env::sync::Notify;
@@ -81,7 +82,13 @@ pub struct Leases {
     hand_overs: HandOvers,
     /// Notified when a client gives up a right, or a session ends.
     given_up: Notify,
+    /// Who had inodes open that have moved to other servers. A client that has not heard of that
+    /// relies on it again when the inode comes back.
+    away: RefCell<BTreeMap<Ino, Vec<ClientId>>>,
 }
+
+/// Inodes that have moved of which is noted who had them open, at most.
+const AWAY_MAX: usize = 4096;
 
 impl Leases {
     /// No leases.
@@ -96,6 +103,7 @@ impl Leases {
             gates: Gates::default(),
             hand_overs: HandOvers::default(),
             given_up: Notify::new(),
+            away: RefCell::default(),
         }
     }
 
@@ -298,6 +306,26 @@ impl Leases {
     pub fn drop_inode(&self, ino: Ino) {
         self.table.borrow_mut().drop_inode(ino);
         self.given_up.notify_all();
+    }
+
+    /// The inode has moved to another server: nobody holds anything of it here.
+    pub fn inode_left(&self, ino: Ino) {
+        let open = self.table.borrow().holders_of(ino, Rights::OPEN);
+        let mut away = self.away.borrow_mut();
+        if !open.is_empty() && away.len() < AWAY_MAX {
+            away.insert(ino, open);
+        }
+        drop(away);
+        self.drop_inode(ino);
+    }
+
+    /// The inode has come from another server. Who had it open before it left may have it open
+    /// still.
+    pub fn inode_came(&self, ino: Ino) {
+        let open = self.away.borrow_mut().remove(&ino).unwrap_or_default();
+        for client in open.into_iter().filter(|&client| self.sessions.get(client).is_some()) {
+            self.presume_open(client, ino);
+        }
     }
 
     /// Recalls some leases if their number comes close to the maximum.

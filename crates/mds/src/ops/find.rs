@@ -50,6 +50,10 @@ pub fn get_attr(
     let attr = cx.seen(attr);
     cx.ready()?;
     cx.want(&attr, want);
+    // Another server has named the file to the client, which may open it next.
+    if want.contains(Rights::OPEN) && attr.nlink > 0 && attr.kind != FileKind::Directory {
+        cx.effects.found.push(ino);
+    }
     cx.effects.reads.push(MetaItem::Attr(ino));
     Ok(OpReply::Attr { leased: cx.leased(attr) })
 }

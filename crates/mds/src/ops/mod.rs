@@ -14,6 +14,7 @@ mod data;
 mod find;
 mod link;
 pub mod move_directory;
+pub mod move_file;
 pub mod permission;
 pub mod remove;
 pub mod rename;
@@ -99,6 +100,7 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         Op::ReturnSpace { runs } => space::give_back(cx, txn, runs),
         Op::SwapLayouts { ino, spare } => swap::swap(cx, txn, *ino, *spare),
         Op::MoveDirectory { dir, shard } => move_directory::move_to(cx, txn, *dir, ShardId(*shard)),
+        Op::MoveFile { .. } => move_file::move_to(cx, txn, op),
         // `request.rs` runs these: in transactions of their own, or in none.
         Op::Commit { .. }
         | Op::Space { .. }

@@ -24,7 +24,7 @@ use crate::uncommitted::MetaItem;
 pub const NAMES_MAX: usize = 1000;
 /// Bytes of its names and attributes, as the part of the other server, at most. The entry of that
 /// server has the gates, too.
-const BYTES_MAX: usize = 40 << 10;
+pub const BYTES_MAX: usize = 40 << 10;
 /// Bytes of the log's record for each name, on the side where it is more: two slots, with entries
 /// of the trees of moved inodes, of names on other shards and of the directory's map.
 const LOG_BYTES: u32 = 2048;
@@ -62,12 +62,12 @@ pub fn move_to(
         cx.effects.orphaned.push((dir, NO_CLIENT));
         cx.effects.changes.extend([MetaItem::Attr(dir), MetaItem::Names(dir)]);
         cx.effects.outcome = Some(Outcome::Done);
-        return Ok(OpReply::DirectoryMoved {});
+        return Ok(OpReply::Moved { there: false });
     }
     if to == cx.server.runtime.shard {
         cx.dir(txn, dir)?;
         cx.effects.outcome = Some(Outcome::Done);
-        return Ok(OpReply::DirectoryMoved {});
+        return Ok(OpReply::Moved { there: true });
     }
     cx.live_dir(txn, dir)?;
     if !cx.server.locks.held(dir).is_empty() {
@@ -119,6 +119,7 @@ pub fn take(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, it: &Arriving) -> Result<
     cx.ready()?;
     txn.names().arrive(&it.arrival())?;
     cx.server.learned.forget(dir);
+    cx.effects.came.push(dir);
     cx.effects.changes.extend([MetaItem::Attr(dir), MetaItem::Names(dir)]);
     Ok(())
 }

@@ -57,7 +57,7 @@ pub fn check(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<(), S
         // A mover is believed that it has copied the content.
         Op::SwapLayouts { .. } => Err(Fault::NotPermitted.into()),
         // Administrators distribute the directories.
-        Op::MoveDirectory { .. } => Err(Fault::NotPermitted.into()),
+        Op::MoveDirectory { .. } | Op::MoveFile { .. } => Err(Fault::NotPermitted.into()),
         _ => Ok(()),
     }
 }

@@ -48,7 +48,7 @@ pub fn reply(
             super::space::granted(txn, runs.clone())?
         }
         Op::ReturnSpace { .. } => OpReply::Done {},
-        Op::MoveDirectory { .. } => OpReply::DirectoryMoved {},
+        Op::MoveDirectory { .. } | Op::MoveFile { .. } => OpReply::Moved { there: false },
         // Nothing is kept of these.
         Op::Lookup { .. }
         | Op::GetAttr { .. }

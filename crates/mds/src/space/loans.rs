@@ -8,13 +8,19 @@
 //! - the fencing epoch in the label of such a zone is the other server's. Nobody compares it with
 //!   this one's, or raises it.
 
-use mfs::{Cost, Feature, Loan, PagFormat, StoreError};
+use mfs::{Cost, Feature, Loan, PagFormat, Stop, StoreError, Txn};
 use proto::mds::{BORROWED_ZONE, PagInfo, PagRun};
 use types::{Fault, ShardId, Transno};
 
 use super::new_zone::Entering;
 use super::{Space, zones};
 use crate::config::PagPlace;
+use crate::joint::LenderZone;
+
+fn format_of(zone: &PagInfo, start: u64) -> PagFormat {
+    let PagInfo { id, uuid, device, blocks, .. } = *zone;
+    PagFormat { id, uuid, device, start, blocks }
+}
 
 /// What a lender answers: a zone, its first block on the device, and blocks there.
 pub type Lent = (PagInfo, u64, Vec<PagRun>);
@@ -87,23 +93,63 @@ impl Space {
         if runs.iter().any(|run| run.pag != zone.id) {
             return Err(Fault::Protocol);
         }
-        let failed = |error: StoreError| {
-            runtime.note_failure(&error, "entering lent space");
-            error.fault()
-        };
-        let PagInfo { id, uuid, device, blocks, .. } = zone;
-        let format = PagFormat { id, uuid, device, start, blocks };
         let runs = runs.into_iter().map(|run| (run.addr, run.len)).collect();
-        let loan = Loan { zone: format, runs };
-        runtime.mfs.add_lent_space().await.map_err(failed)?;
-        let is_new = self.zones.borrow().iter().all(|known| known.id != id);
-        let path = self.path_elsewhere(&zone);
+        let loan = Loan { zone: format_of(&zone, start), runs };
+        self.enter_other(&zone, |txn| txn.space().borrow(from, sequence, &loan)).await?;
+        let sum = loan.runs.iter().map(|(_, len)| len).sum();
+        runtime.log(&format!(
+            "the metadata server of shard {from} has lent {sum} blocks of its data zone {} \
+             (loan {sequence})",
+            zone.id
+        ));
+        self.announce_return();
+        Ok(sum)
+    }
+
+    /// A zone of which blocks may go to another server, as that needs to know it.
+    pub fn lender_zone(&self, zone: &PagFormat) -> LenderZone {
+        let PagFormat { id, uuid, device, start, blocks } = *zone;
+        let (kind, path) = (proto::mds::BLOCK_ZONE, self.path(id));
+        LenderZone { zone: PagInfo { id, uuid, device, blocks, kind, path }, start }
+    }
+
+    /// Enters zones of another server, of which blocks will come. One that is known, or is this
+    /// server's own, stays as it is.
+    ///
+    /// # Errors
+    /// `Invalid`: the number is another zone's. Those of the store.
+    pub async fn enter_lenders(&self, zones: &[LenderZone]) -> Result<(), Fault> {
+        self.runtime.mfs.add_lent_space().await.map_err(|error| self.not_taken(error))?;
+        for LenderZone { zone, start } in zones {
+            let is_known = |known: &PagInfo| (known.id, known.uuid) == (zone.id, zone.uuid);
+            if !self.zones.borrow().iter().any(is_known) {
+                let format = format_of(zone, *start);
+                self.enter_other(zone, |txn| txn.space().enter_lender(&format)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a change that concerns a zone of another server, and announces the zone if it is new.
+    async fn enter_other(
+        &self,
+        zone: &PagInfo,
+        change: impl FnMut(&mut Txn<'_>) -> Result<(), Stop>,
+    ) -> Result<(), Fault> {
+        let runtime = &self.runtime;
+        let PagInfo { id, uuid, device, blocks, .. } = *zone;
+        runtime.mfs.add_lent_space().await.map_err(|error| self.not_taken(error))?;
+        let is_unknown = || self.zones.borrow().iter().all(|known| known.id != id);
+        let path = self.path_elsewhere(zone);
         let place = PagPlace { id, uuid, path: path.clone() };
-        let found = if is_new { Some(self.look_at(&place).await) } else { None };
-        let entering = is_new.then(|| Entering::begin(self));
-        let entered = runtime.mfs.run(Cost::STEP, |txn| txn.space().borrow(from, sequence, &loan));
-        let (_, transno) = entered.await.map_err(failed)?;
-        runtime.wait_durable(transno).await.map_err(failed)?;
+        let found = if is_unknown() { Some(self.look_at(&place).await) } else { None };
+        let entering = found.is_some().then(|| Entering::begin(self));
+        let entered = runtime.mfs.run(Cost::STEP, change).await;
+        let (_, transno) = entered.map_err(|error| self.not_taken(error))?;
+        runtime.wait_durable(transno).await.map_err(|error| self.not_taken(error))?;
+        // Another request may have entered it meanwhile.
+        let found = found.filter(|_| is_unknown());
+        let is_new = found.is_some();
         if let Some(found) = found {
             let kind = BORROWED_ZONE;
             self.zones.borrow_mut().push(PagInfo { id, uuid, device, blocks, kind, path });
@@ -111,16 +157,15 @@ impl Space {
             self.devices.add_borrowed(vec![place], found);
         }
         drop(entering);
-        let sum = loan.runs.iter().map(|(_, len)| len).sum();
-        runtime.log(&format!(
-            "the metadata server of shard {from} has lent {sum} blocks of its data zone {id} \
-             (loan {sequence})"
-        ));
         if is_new {
             self.announce_zones();
         }
-        self.announce_return();
-        Ok(sum)
+        Ok(())
+    }
+
+    fn not_taken(&self, error: StoreError) -> Fault {
+        self.runtime.note_failure(&error, "entering space of another server");
+        error.fault()
     }
 
     /// The path of a zone of another server on this host: that of the configuration, or the other

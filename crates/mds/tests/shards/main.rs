@@ -5,6 +5,7 @@
 mod batches;
 mod bed;
 mod crashes;
+mod file_moves;
 mod loans;
 mod migrations;
 mod moves;

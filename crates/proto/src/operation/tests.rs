@@ -73,6 +73,7 @@ fn all() -> Vec<Op> {
         Op::Lend { shard: 1, sequence: 1, blocks: 1 },
         Op::Where { ino },
         Op::MoveDirectory { dir, shard: 1 },
+        Op::MoveFile { ino, dir, name: name(), shard: 1 },
     ]
 }
 

@@ -1,7 +1,8 @@
 //! `redbud migrate DIR --mds N`: moves directories to another metadata server, through a mount.
 //!
 //! Invariants:
-//! - each directory is a move of its own: what was moved before the command ends stays moved;
+//! - each directory is a move of its own, and so is each of its files, which follow it: what was
+//!   moved before the command ends stays moved;
 //! - with `--recursive` what lies in a directory moves before it. Symbolic links are not followed,
 //!   and other file systems that are mounted there are left alone.
 
@@ -35,15 +36,46 @@ struct DirectoryReport {
     /// Why it stayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
+    /// The files that have followed it.
+    files: u64,
+    /// The files that stay with their metadata server.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    files_stayed: Vec<FileReport>,
+}
+
+#[derive(Serialize)]
+struct FileReport {
+    name: String,
+    /// Why it stayed.
+    why: String,
+}
+
+/// How the files of a directory have followed it.
+#[derive(Default)]
+struct Followed {
+    moved: u64,
+    stayed: Vec<FileReport>,
+    /// Why the others were not asked to.
+    ended: Option<String>,
 }
 
 impl DirectoryReport {
     fn new(path: &Path, outcome: Result<&'static str, String>) -> DirectoryReport {
         let path = path.display().to_string();
         match outcome {
-            Ok(state) => DirectoryReport { path, state, why: None },
-            Err(why) => DirectoryReport { path, state: "stayed", why: Some(why) },
+            Ok(state) => {
+                DirectoryReport { path, state, why: None, files: 0, files_stayed: Vec::new() }
+            }
+            Err(why) => {
+                let (state, why) = ("stayed", Some(why));
+                DirectoryReport { path, state, why, files: 0, files_stayed: Vec::new() }
+            }
         }
+    }
+
+    fn with(self, followed: Followed) -> DirectoryReport {
+        let Followed { moved: files, stayed: files_stayed, ended: why } = followed;
+        DirectoryReport { files, files_stayed, why, ..self }
     }
 }
 
@@ -69,7 +101,12 @@ pub fn run(args: &MigrateArgs, mds: u8) -> Ended {
                 true => Err("the command was asked to end".into()),
                 false => move_one(&path, mds)?,
             };
-            directories.push(DirectoryReport::new(&path, moved));
+            let has_moved = moved.is_ok();
+            let report = DirectoryReport::new(&path, moved);
+            directories.push(match has_moved {
+                true => report.with(have_files_follow(&path, mds)?),
+                false => report,
+            });
         }
     }
     finish(args, &Report { version: 1, source: source.to_string(), mds, directories })
@@ -78,25 +115,43 @@ pub fn run(args: &MigrateArgs, mds: u8) -> Ended {
 fn finish(args: &MigrateArgs, report: &Report) -> Ended {
     output::print_report(args.output, report, |report| {
         let mds = report.mds;
-        let line = |one: &DirectoryReport| match one.state {
-            "moved" => format!("{}: moved to metadata server {mds}\n", one.path),
-            _ => format!("{}: lives there already\n", one.path),
+        let line = |one: &DirectoryReport| match (one.state, one.files) {
+            ("moved", 0) => format!("{}: moved to metadata server {mds}\n", one.path),
+            ("moved", files) => {
+                format!("{}: moved to metadata server {mds}, with {files} files\n", one.path)
+            }
+            (_, 0) => format!("{}: lives there already\n", one.path),
+            (_, files) => format!("{}: lives there already; {files} files follow\n", one.path),
         };
-        report.directories.iter().filter(|one| one.why.is_none()).map(line).collect()
+        report.directories.iter().filter(|one| one.state != "stayed").map(line).collect()
     })?;
-    let mut stayed = 0;
+    let (mut stayed, mut files) = (0, 0);
     for one in &report.directories {
         if let Some(why) = &one.why {
-            stayed += 1;
             output::eprint_line(&format!("{}: {why}", one.path));
+        }
+        stayed += usize::from(one.state == "stayed");
+        files += one.files_stayed.len();
+        let shown = one.files_stayed.iter().take(FILES_SHOWN);
+        shown.for_each(|it| {
+            output::eprint_line(&format!("{}/{}: stays: {}", one.path, it.name, it.why));
+        });
+        if let Some(more) = one.files_stayed.len().checked_sub(FILES_SHOWN).filter(|&n| n > 0) {
+            let text = format!("{}: {more} more files stay; --output json shows them", one.path);
+            output::eprint_line(&text);
         }
     }
     let all = report.directories.len();
-    if stayed == 0 {
+    if report.directories.iter().all(|one| one.why.is_none()) && files == 0 {
         return Ok(0);
     }
     let status = if stayed == all { Status::Failed } else { Status::Partial };
-    let text = format!("{stayed} of {all} directories stay where they are");
+    let text = match (stayed, files) {
+        (0, 0) => "not all files were asked to follow".to_owned(),
+        (0, files) => format!("{files} files stay with their metadata servers"),
+        (_, 0) => format!("{stayed} of {all} directories stay where they are"),
+        _ => format!("{stayed} of {all} directories and {files} files stay where they are"),
+    };
     Err(Failure::new(status, "RB-MIGRATE", text))
 }
 
@@ -136,8 +191,8 @@ fn move_one(path: &Path, mds: u8) -> Result<Result<&'static str, String>, Failur
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => metadata,
         Ok(_) => {
-            let why = "it is no directory: a file stays with its metadata server, and --to moves \
-                       its content";
+            let why =
+                "it is no directory: a file follows its directory, and --to moves its content";
             return Ok(Err(why.into()));
         }
         Err(error) => return Ok(Err(error.to_string())),
@@ -165,12 +220,66 @@ fn move_one(path: &Path, mds: u8) -> Result<Result<&'static str, String>, Failur
     }
 }
 
+/// Has the files of a directory follow it. The failure is as that of [`move_one`].
+fn have_files_follow(path: &Path, mds: u8) -> Result<Followed, Failure> {
+    let mut all = Followed::default();
+    let found = path
+        .canonicalize()
+        .and_then(|whole| Ok((mountinfo::mount_of(&whole)?, std::fs::metadata(&whole)?.ino())));
+    let (mount, ino) = match found {
+        Ok((Some(mount), ino)) => (mount.path, ino),
+        Ok((None, _)) => return Ok(all),
+        Err(error) => {
+            all.ended = Some(error.to_string());
+            return Ok(all);
+        }
+    };
+    let mut after = 0;
+    loop {
+        if env::asked_to_stop() {
+            all.ended = Some("the command was asked to end before all files had followed".into());
+            return Ok(all);
+        }
+        let answer = control::ask_mount(&mount, Ask::MoveFiles { ino, mds, after })?;
+        match answer["state"].as_str() {
+            // A mount says in time that it is not done yet.
+            Some("waits") => continue,
+            Some("followed") => all.add(&answer, mds),
+            _ => {
+                let why = fault_of(&answer).map_or_else(|| UNKNOWN.into(), |it| reason(it, mds));
+                all.ended = Some(format!("not all of its files follow: {why}"));
+                return Ok(all);
+            }
+        }
+        match answer["next"].as_u64() {
+            Some(next) => after = next,
+            None => return Ok(all),
+        }
+    }
+}
+
+impl Followed {
+    /// Adds what a mount says of some files.
+    fn add(&mut self, answer: &Value, mds: u8) {
+        self.moved += answer["moved"].as_u64().unwrap_or(0);
+        for file in answer["stayed"].as_array().into_iter().flatten() {
+            let name = file["name"].as_str().unwrap_or("?").to_owned();
+            let why = fault_of(file).map_or_else(|| UNKNOWN.into(), |it| reason_of_file(it, mds));
+            self.stayed.push(FileReport { name, why });
+        }
+    }
+}
+
+/// Files that stay of each directory that are named.
+const FILES_SHOWN: usize = 10;
+
+const UNKNOWN: &str = "the mount answered with something else: it is of another release";
+
 const ROOT: &str = "it is the root of the mount, which does not move";
 
 /// What the mount says of a directory.
 fn outcome(answer: &Value, mds: u8) -> Result<&'static str, String> {
-    let fault = answer["fault"].as_u64().and_then(|code| Fault::from_u16(code.try_into().ok()?));
-    match (answer["state"].as_str(), fault) {
+    match (answer["state"].as_str(), fault_of(answer)) {
         (Some("moved"), _) => Ok("moved"),
         (Some("there"), _) => Ok("there"),
         (Some("root"), _) => Err(ROOT.into()),
@@ -178,7 +287,29 @@ fn outcome(answer: &Value, mds: u8) -> Result<&'static str, String> {
             Err(format!("there is no metadata server {mds}: `redbud status` shows them"))
         }
         (Some("stayed"), Some(fault)) => Err(reason(fault, mds)),
-        _ => Err("the mount answered with something else: it is of another release".into()),
+        _ => Err(UNKNOWN.into()),
+    }
+}
+
+fn fault_of(answer: &Value) -> Option<Fault> {
+    answer["fault"].as_u64().and_then(|code| Fault::from_u16(code.try_into().ok()?))
+}
+
+/// Why a file stays.
+fn reason_of_file(fault: Fault, mds: u8) -> String {
+    match fault {
+        Fault::WouldBlock => "it is open or locked: try again when no program uses it".into(),
+        Fault::TooManyLinks => "it has other names, too".into(),
+        Fault::NotSupported => {
+            "its content lies in objects, which its metadata server manages".into()
+        }
+        Fault::CrossDevice => {
+            "its blocks are another metadata server's, which has lent them: --to moves the content \
+             to other data zones"
+                .into()
+        }
+        Fault::TooBig => "it is too fragmented, or has too large attributes, for one move".into(),
+        fault => reason(fault, mds),
     }
 }
 
