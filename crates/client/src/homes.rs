@@ -5,8 +5,8 @@
 //!   anything else is asked for the inode;
 //! - what the client holds of an inode, the server of its believed home has granted. A reply of
 //!   another server grants nothing on it, and a change of the belief gives all of it up;
-//! - the number of beliefs is bounded: the inodes that are forgotten count as at home where they
-//!   were born.
+//! - the number of beliefs is bounded, but for inodes that the client has in its table: those that
+//!   are forgotten count as at home where they were born.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +24,8 @@ pub(crate) struct Homes(RefCell<BTreeMap<Ino, ShardId>>, RefCell<BTreeSet<Ino>>)
 pub(crate) trait Rehomed {
     /// The inode is believed to live elsewhere from now on. Until now that was `server`.
     fn rehomed(&self, ino: Ino, server: ServerId);
+    /// May something be held of the inode, or asked for it? Then its home is not forgotten.
+    fn is_in_use(&self, ino: Ino) -> bool;
 }
 
 impl Homes {
@@ -37,28 +39,32 @@ impl Homes {
         self.1.borrow().contains(&ino)
     }
 
-    /// The inode lives at `shard`. Returns the inodes whose home is another one from now on, with
-    /// the former one.
-    pub fn note(&self, ino: Ino, shard: ShardId) -> Vec<(Ino, ShardId)> {
+    /// The inode lives at `shard`. Returns its former home, if that was another one. Of the others
+    /// those are forgotten for lack of room that are not in use.
+    pub fn note(
+        &self,
+        ino: Ino,
+        shard: ShardId,
+        is_in_use: impl Fn(Ino) -> bool,
+    ) -> Option<ShardId> {
         let before = self.of(ino);
         if before == shard {
-            return Vec::new();
+            return None;
         }
         let mut moved = self.1.borrow_mut();
         if moved.len() >= HOMES_MAX {
-            moved.clear();
+            moved.retain(|&one| is_in_use(one));
         }
         moved.insert(ino);
-        let mut changed = vec![(ino, before)];
         let mut known = self.0.borrow_mut();
         known.remove(&ino);
         if shard != ino.shard() {
             if known.len() >= HOMES_MAX {
-                changed.extend(std::mem::take(&mut *known));
+                known.retain(|&one, _| is_in_use(one));
             }
             known.insert(ino, shard);
         }
-        changed
+        Some(before)
     }
 }
 
@@ -73,23 +79,27 @@ mod tests {
     fn inode_lives_where_it_was_born_until_something_else_is_noted() {
         let (homes, ino) = (Homes::default(), Ino(7));
         assert_eq!(homes.of(ino), BIRTH);
-        assert_eq!(homes.note(ino, BIRTH), []);
-        assert_eq!(homes.note(ino, OTHER), [(ino, BIRTH)]);
+        let note = |ino, shard| homes.note(ino, shard, |_| false);
+        assert_eq!(note(ino, BIRTH), None);
+        assert_eq!(note(ino, OTHER), Some(BIRTH));
         assert_eq!((homes.of(ino), homes.of(Ino(8))), (OTHER, BIRTH));
-        assert_eq!(homes.note(ino, OTHER), [], "nothing has changed");
-        assert_eq!(homes.note(ino, BIRTH), [(ino, OTHER)]);
+        assert_eq!(note(ino, OTHER), None, "nothing has changed");
+        assert_eq!(note(ino, BIRTH), Some(OTHER));
         assert_eq!((homes.of(ino), homes.0.borrow().len()), (BIRTH, 0));
     }
 
     #[test]
-    fn inodes_that_are_forgotten_for_lack_of_room_are_named_as_changed() {
+    fn only_inodes_that_are_not_in_use_are_forgotten_for_lack_of_room() {
         let homes = Homes::default();
+        let is_in_use = |ino: Ino| ino.0.is_multiple_of(1000);
         let inos = || (1..=HOMES_MAX as u64).map(Ino);
-        assert!(inos().all(|ino| homes.note(ino, OTHER).len() == 1));
+        assert!(inos().all(|ino| homes.note(ino, OTHER, is_in_use) == Some(BIRTH)));
         let last = Ino(HOMES_MAX as u64 + 1);
-        let changed = homes.note(last, OTHER);
-        let forgotten = inos().map(|ino| (ino, OTHER));
-        assert!(changed.into_iter().eq([(last, BIRTH)].into_iter().chain(forgotten)));
-        assert_eq!((homes.of(Ino(1)), homes.of(last)), (BIRTH, OTHER));
+        assert_eq!(homes.note(last, OTHER, is_in_use), Some(BIRTH));
+        for ino in inos() {
+            let wanted = if is_in_use(ino) { OTHER } else { BIRTH };
+            assert_eq!((homes.of(ino), homes.has_moved(ino)), (wanted, is_in_use(ino)));
+        }
+        assert_eq!(homes.of(last), OTHER);
     }
 }

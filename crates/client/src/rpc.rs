@@ -162,10 +162,10 @@ impl Rpc {
             return Err(Fault::Stale);
         }
         let rehomed = self.rehomed.get().and_then(Weak::upgrade);
-        for (ino, before) in self.homes.note(ino, shard) {
-            if let Some(rehomed) = &rehomed {
-                rehomed.rehomed(ino, self.server_of_shard(before));
-            }
+        let is_in_use = |ino| rehomed.as_ref().is_some_and(|rehomed| rehomed.is_in_use(ino));
+        let before = self.homes.note(ino, shard, is_in_use);
+        if let (Some(before), Some(rehomed)) = (before, &rehomed) {
+            rehomed.rehomed(ino, self.server_of_shard(before));
         }
         Ok(())
     }

@@ -162,6 +162,10 @@ impl Core {
 }
 
 impl Rehomed for Core {
+    fn is_in_use(&self, ino: Ino) -> bool {
+        self.inodes.get(ino).is_some()
+    }
+
     /// What the former server had granted counts for nothing from here on. Usually that is nothing:
     /// it recalls everything before the inode moves.
     fn rehomed(&self, ino: Ino, server: ServerId) {
@@ -172,6 +176,9 @@ impl Rehomed for Core {
         let Some(inode) = self.inodes.get(ino) else { return };
         let (held, seq) = inode.lease(|lease| (lease.rights().closed(), lease.seq()));
         inode.forget_lease(self.rpc.order());
+        if let Some(data_lease) = inode.data_lease() {
+            data_lease.file.rehomed();
+        }
         let Some(me) = self.me.upgrade().filter(|_| !held.is_empty()) else { return };
         let pin = InodePin::new(&inode);
         self.env.spawn(async move {

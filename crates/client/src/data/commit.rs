@@ -98,7 +98,7 @@ impl DataContext {
         self.sessions.lost(server);
         self.forget_space(server);
         let files: Vec<Rc<File>> = self.active.borrow().values().cloned().collect();
-        for file in files.into_iter().filter(|file| file.server == server) {
+        for file in files.into_iter().filter(|file| file.server() == server) {
             file.drop_all(true);
         }
         self.disks.opening(server).set_client(new_client);
@@ -160,7 +160,7 @@ impl DataContext {
     /// The file will never be committed again.
     pub(super) fn forget_file(&self, file: &Rc<File>) {
         self.deactivate(file);
-        self.pipeline(file.server).borrow_mut().forget(file);
+        self.pipeline(file.server()).borrow_mut().forget(file);
     }
 
     /// Commits files that the caller has marked as `committing`, and clears the mark.
@@ -235,7 +235,7 @@ impl DataContext {
 
     /// Flushes all these devices at the same time. The files are of one server.
     pub(super) async fn flush_past(&self, files: &[Rc<File>], all: &Stamps) {
-        let Some(server) = files.first().map(|file| file.server) else { return };
+        let Some(server) = files.first().map(|file| file.server()) else { return };
         let mut flushes = Vec::new();
         for (&pag, &(_, high)) in all {
             if let Ok(disk) = self.disks.get(server, pag) {
@@ -302,8 +302,8 @@ impl DataContext {
             for (pag, stamps) in stamps {
                 let stable = self
                     .disks
-                    .get(file.server, pag)
-                    .map_or(Stability::Lost, |disk| disk.device.stability(stamps, file.server));
+                    .get(file.server(), pag)
+                    .map_or(Stability::Lost, |disk| disk.device.stability(stamps, file.server()));
                 lost |= stable != Stability::Yes;
                 let known = state.stamps.get(&pag).copied();
                 match known {
@@ -346,11 +346,11 @@ impl DataContext {
 
     /// Makes durable what the servers of these files have answered.
     async fn sync_servers(&self, files: &[Rc<File>], results: &mut [Result<(), Fault>]) {
-        let servers: BTreeSet<ServerId> = files.iter().map(|file| file.server).collect();
+        let servers: BTreeSet<ServerId> = files.iter().map(|file| file.server()).collect();
         for server in servers {
             let Err(fault) = self.rpc.sync(server).await else { continue };
             for (file, result) in files.iter().zip(results.iter_mut()) {
-                if file.server == server && result.is_ok() {
+                if file.server() == server && result.is_ok() {
                     *result = Err(fault);
                 }
             }
@@ -378,7 +378,7 @@ impl DataContext {
         let mut retained: BTreeMap<usize, (Fault, Vec<Edit>)> = BTreeMap::new();
         let mut answered: Vec<usize> = Vec::new();
         // The last request to a server makes durable what it has answered before.
-        let several = files.iter().any(|file| file.server != files[0].server);
+        let several = files.iter().any(|file| file.server() != files[0].server());
         let mut remaining = commits.into_iter().peekable();
         while remaining.peek().is_some() {
             let group: Vec<(usize, Commit)> = remaining.by_ref().take(COMMITS_MAX).collect();

@@ -163,7 +163,7 @@ pub struct File {
     pub(super) ctx: Rc<DataContext>,
     pub(super) ino: Ino,
     /// The metadata server that has it.
-    pub(super) server: ServerId,
+    server: Cell<ServerId>,
     /// The zones that it may lie in, and their pool.
     pub(super) class: RefCell<Rc<Class>>,
     /// The text of its layout; `None`: it is not known.
@@ -385,7 +385,7 @@ impl File {
         Rc::new(File {
             ctx: ctx.clone(),
             ino,
-            server,
+            server: Cell::new(server),
             state: RefCell::new(FileState {
                 rights: Rights::empty(),
                 size: attr.size,
@@ -445,6 +445,24 @@ impl File {
             is_unlaunched: Cell::new(false),
             given_up: Rc::default(),
         })
+    }
+
+    /// The metadata server that has it.
+    pub(super) fn server(&self) -> ServerId {
+        self.server.get()
+    }
+
+    /// Another metadata server has the file from now on, and the client holds nothing of it: its
+    /// blocks come from that server.
+    pub(crate) fn rehomed(self: &Rc<Self>) {
+        let server = self.ctx.rpc.server_of(self.ino);
+        let before = self.server.replace(server);
+        if before != server {
+            self.ctx.pipeline(before).borrow_mut().forget(self);
+            let zones = self.class.borrow().zones.clone();
+            self.class.replace(self.ctx.class(server, &zones));
+            self.state.borrow_mut().home = None;
+        }
     }
 
     /// See [`crate::boundary::FileContent::rights_acquired`].

@@ -83,7 +83,7 @@ impl File {
             let placed = state.layout.at(start).filter(|mapped| mapped.in_place());
             let zone = placed.map(|mapped| mapped.pag).or_else(|| self.zone_of(state, start));
             let class = self.class();
-            let is_one = |zone: PagId| idle.contains(&(zone, self.server));
+            let is_one = |zone: PagId| idle.contains(&(zone, self.server()));
             let is_idle = match zone {
                 Some(zone) => is_one(zone),
                 None => self.ctx.zones_of(&class).into_iter().any(is_one),

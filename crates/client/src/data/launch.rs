@@ -132,7 +132,7 @@ impl File {
         }
         let DirtyRun { buf, claim, .. } = run;
         let generation = state.generation;
-        let session = self.ctx.sessions.of(self.server);
+        let session = self.ctx.sessions.of(self.server());
         self.ctx.flights.set(self.ctx.flights.get() + 1);
         let this = self.clone();
         self.ctx.env.spawn(async move {

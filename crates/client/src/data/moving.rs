@@ -122,7 +122,7 @@ impl File {
                 return Ok(MoveStep::NeedsRoom);
             }
             let reserved = room.reserved.as_mut().expect("there is room");
-            (self.place_copies(state, &pieces, reserved), next, self.ctx.sessions.of(self.server))
+            (self.place_copies(state, &pieces, reserved), next, self.ctx.sessions.of(self.server()))
         };
         let blocks = copies.iter().map(|copy| copy.new.len).sum();
         if copies.iter().any(|copy| zones.contains(&copy.new.pag)) {
@@ -220,7 +220,7 @@ impl File {
         for copy in copies.iter().filter(|copy| copy.old.written) {
             for at in (0..copy.old.len).step_by(REQUEST_BLOCKS as usize) {
                 let len = (copy.old.len - at).min(REQUEST_BLOCKS);
-                let (ctx, copy, server) = (self.ctx.clone(), *copy, self.server);
+                let (ctx, copy, server) = (self.ctx.clone(), *copy, self.server());
                 parts.push(self.ctx.env.spawn_join(async move {
                     let old = (copy.old.pag, copy.old.addr + at);
                     let buf = ctx.read_blocks(server, old, len).await?;
@@ -246,8 +246,8 @@ impl File {
         }
         self.ctx.flush_past(std::slice::from_ref(self), &stamps).await;
         for (pag, stamps) in stamps {
-            let disk = self.ctx.disks.get(self.server, pag)?;
-            if disk.device.stability(stamps, self.server) != Stability::Yes {
+            let disk = self.ctx.disks.get(self.server(), pag)?;
+            if disk.device.stability(stamps, self.server()) != Stability::Yes {
                 return Err(Fault::Io);
             }
         }

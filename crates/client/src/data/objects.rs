@@ -162,7 +162,7 @@ impl File {
             state.flights.insert(id, targets);
             // Behind the size nobody relies on it.
             let counts = from < state.size.div_ceil(BLOCK_U64);
-            let (generation, session) = (state.generation, self.ctx.sessions.of(self.server));
+            let (generation, session) = (state.generation, self.ctx.sessions.of(self.server()));
             self.ctx.flights.set(self.ctx.flights.get() + 1);
             let (this, object) = (self.clone(), object.clone());
             self.ctx.env.spawn(async move {
@@ -278,7 +278,7 @@ impl File {
         data: Option<(Rc<IoBuf>, Range<usize>, u64)>,
     ) -> Result<u64, Fault> {
         let ctx = &self.ctx;
-        let disk = ctx.target_of(self.server, pag).await?;
+        let disk = ctx.target_of(self.server(), pag).await?;
         let _held = disk.device.hold(data.as_ref().map_or(0, |(_, bytes, _)| bytes.len()));
         let place = (object.number.0, addr);
         let mut newest = None;
@@ -319,7 +319,7 @@ impl File {
         let _named = self.ctx.waits.begin(&self.ctx.env, Wait::Space);
         let mut room = Room::default();
         for &(pag, blocks) in &needed.room.0 {
-            let disk = self.ctx.target_of(self.server, pag).await?;
+            let disk = self.ctx.target_of(self.server(), pag).await?;
             let take = async || disk.device.take_room(object.may.get(), pag, blocks).await;
             match self.asking(&disk, &object, take).await {
                 Ok(more) => room.merge(more),
@@ -384,7 +384,7 @@ impl File {
         addr: u64,
         buf: &mut [u8],
     ) -> Result<(), Fault> {
-        let disk = self.ctx.target_of(self.server, pag).await?;
+        let disk = self.ctx.target_of(self.server(), pag).await?;
         let read = async || disk.device.read_object(object.may.get(), addr, &mut *buf).await;
         self.asking(&disk, object, read).await
     }
@@ -564,7 +564,7 @@ impl Found {
             if from == u64::MAX {
                 return Ok(None);
             }
-            let disk = file.ctx.target_of(file.server, object.targets[nth]).await?;
+            let disk = file.ctx.target_of(file.server(), object.targets[nth]).await?;
             let ask = async || disk.device.object_runs(object.may.get(), from).await;
             let (runs, end) = file.asking(&disk, object, ask).await?;
             on.known_from = from;

@@ -106,7 +106,7 @@ impl File {
         if state.has_left {
             return false;
         }
-        let mut pipeline = self.ctx.pipeline(self.server).borrow_mut();
+        let mut pipeline = self.ctx.pipeline(self.server()).borrow_mut();
         let is_out = state.batch.take().is_some()
             || pipeline.withdraw_ready(self)
             || pipeline.withdraw(self).is_some();

@@ -73,7 +73,7 @@ impl File {
             Policy::FileRound | Policy::Striping { .. } => layout,
         };
         if layout.zones != self.class.borrow().zones {
-            let class = self.ctx.class(self.server, &layout.zones);
+            let class = self.ctx.class(self.server(), &layout.zones);
             self.class.replace(class);
         }
         state.policy = layout;

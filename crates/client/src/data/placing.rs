@@ -185,7 +185,7 @@ impl File {
         if !known {
             return;
         }
-        let (ctx, ino, server) = (ctx.clone(), self.ino, self.server);
+        let (ctx, ino, server) = (ctx.clone(), self.ino, self.server());
         ctx.env.clone().spawn(async move {
             if handle.is_none() {
                 ctx.return_free(server).await;

@@ -229,7 +229,7 @@ impl File {
         let reads = joined(parts);
         let devices = reads.iter().filter(|read| read.source.pag().is_some()).count();
         if devices > 0 {
-            self.ctx.wait_for_lease(self.ctx.sessions.of(self.server)).await?;
+            self.ctx.wait_for_lease(self.ctx.sessions.of(self.server())).await?;
         }
         let mut out: Vec<Option<Filled>> = Vec::new();
         out.resize_with(reads.iter().map(|read| read.places.len()).sum(), || None);
@@ -273,7 +273,7 @@ impl File {
         let (result, buf) = match part {
             Source::Memory(buf) => return Ok(buf),
             Source::Device { pag, addr, .. } => {
-                let disk = self.ctx.zone(self.server, pag).await?;
+                let disk = self.ctx.zone(self.server(), pag).await?;
                 waits.named(env, Wait::Read(pag), disk.read(addr, buf)).await
             }
             Source::Target { object, pag, addr, .. } => {

@@ -66,7 +66,7 @@ impl Priority {
 
 impl DataContext {
     fn push(&self, file: Rc<File>, due: Instant) {
-        if self.pipeline(file.server).borrow_mut().push(file, due) {
+        if self.pipeline(file.server()).borrow_mut().push(file, due) {
             self.wake.notify_all();
         }
     }
@@ -75,7 +75,7 @@ impl DataContext {
     fn activate(&self, file: &Rc<File>) {
         let mut active = self.active.borrow_mut();
         active.entry(file.ino).or_insert_with(|| file.clone());
-        self.pipeline(file.server).borrow_mut().queue_is(active.len());
+        self.pipeline(file.server()).borrow_mut().queue_is(active.len());
     }
 
     /// So much earlier than usual files are due: writers that are slowed need what is not new.
@@ -132,7 +132,7 @@ impl DataContext {
                 continue;
             }
             let devices = waiting.file.state.borrow().devices();
-            let (server, key) = (waiting.file.server, (priority.of(&waiting.file), devices));
+            let (server, key) = (waiting.file.server(), (priority.of(&waiting.file), devices));
             self.pipeline(server).borrow_mut().join(&key, waiting);
             lanes.insert((server, key));
         }
@@ -295,7 +295,7 @@ impl File {
     pub(super) fn commit_soon(self: &Rc<Self>) {
         self.enqueue();
         let now = self.ctx.env.now();
-        if self.ctx.pipeline(self.server).borrow_mut().make_due(self, now) {
+        if self.ctx.pipeline(self.server()).borrow_mut().make_due(self, now) {
             self.ctx.wake.notify_all();
         }
     }
@@ -335,15 +335,15 @@ impl File {
     /// Somebody waits for the file's commit to end: one that has not begun is given up, and one
     /// whose data is stable is sent. Returns whether it was given up.
     pub(super) fn hurry_commit(self: &Rc<Self>) -> bool {
-        let withdrawn = self.ctx.pipeline(self.server).borrow_mut().withdraw(self);
+        let withdrawn = self.ctx.pipeline(self.server()).borrow_mut().withdraw(self);
         if withdrawn.is_some() {
             self.state.borrow_mut().committing = false;
             self.notify();
             return true;
         }
-        let request = self.ctx.pipeline(self.server).borrow_mut().hurry(self);
+        let request = self.ctx.pipeline(self.server()).borrow_mut().hurry(self);
         if let Some(request) = request {
-            self.ctx.send_request(self.server, request);
+            self.ctx.send_request(self.server(), request);
         }
         false
     }

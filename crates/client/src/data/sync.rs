@@ -141,7 +141,7 @@ impl DataContext {
             file.launch_all();
             if file.is_launched() {
                 let devices = file.state.borrow().devices();
-                groups.entry((file.server, devices)).or_default().push(file);
+                groups.entry((file.server(), devices)).or_default().push(file);
             } else {
                 parts.push(vec![file]);
             }

@@ -237,7 +237,7 @@ impl File {
         let (env, waits) = (&self.ctx.env, &self.ctx.waits);
         let is_stuck = || {
             let share = budget.silent_share();
-            self.state.borrow().is_stuck(self.server, &self.ctx.disks, share)
+            self.state.borrow().is_stuck(self.server(), &self.ctx.disks, share)
         };
         if is_stuck() {
             let _stuck = waits.begin(env, Wait::Stuck(self.ino));
@@ -264,7 +264,7 @@ impl File {
         }
         let pieces = self.state.borrow().layout.pieces(first, last);
         let mut in_place = pieces.iter().filter_map(|piece| piece.mapped).filter(Mapped::in_place);
-        if in_place.any(|mapped| disks.refuses(self.server, mapped.pag)) {
+        if in_place.any(|mapped| disks.refuses(self.server(), mapped.pag)) {
             Err(Fault::Io)
         } else {
             Ok(())
@@ -384,7 +384,7 @@ impl File {
         let buf = self.ctx.env.buffer(BLOCK);
         let mut buf = match piece {
             Some((Mapped { written: true, pag, addr, .. }, object)) => {
-                self.ctx.wait_for_lease(self.ctx.sessions.of(self.server)).await?;
+                self.ctx.wait_for_lease(self.ctx.sessions.of(self.server())).await?;
                 let source = match object {
                     Some(object) => Source::Target { object, pag, addr, blocks: 1 },
                     None => Source::Device { pag, addr, blocks: 1 },
