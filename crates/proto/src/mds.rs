@@ -523,7 +523,8 @@ wire_enum! {
         /// of `shard`, which has that directory. It keeps its number, and its blocks stay where
         /// they are. `WouldBlock` if a client has it open or locked, or an evicted one may still
         /// write it; `TooManyLinks` if it has other names; `NotSupported` if its content lies in
-        /// objects; `CrossDevice` if a third server has lent its blocks; `TooBig` if it has too
+        /// objects; `CrossDevice` if a third server has lent its blocks, or their
+        /// zone is not in service; `TooBig` if it has too
         /// many segments for one move; `Stale` if the name leads elsewhere. Version [`MOVING`].
         /// Reply `Moved`.
         MoveFile = 48 { ino: Ino as Tagged, dir: Ino as Tagged, name: Name, shard: u8, },

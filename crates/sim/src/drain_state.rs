@@ -28,6 +28,8 @@ pub struct DrainCounts {
     pub blocks: u64,
     /// Movers that died.
     pub deaths: u64,
+    /// Files that followed a directory to another metadata server.
+    pub followed: u64,
 }
 
 /// The drains of a run. Clones are the same.
@@ -102,6 +104,11 @@ impl Drains {
     /// So many blocks lie in another zone now.
     pub(crate) fn moved(&self, blocks: u64) {
         self.count(|counts| counts.blocks += blocks);
+    }
+
+    /// So many files have followed their directory.
+    pub(crate) fn followed(&self, files: u32) {
+        self.count(|counts| counts.followed += u64::from(files));
     }
 
     /// A server did not do what it was asked.

@@ -146,6 +146,7 @@ async fn move_directory(cluster: &Cluster, client: &Client, rng: &mut SimRng) ->
     while let Some(from) = after.filter(|_| moved.is_ok()) {
         let part = client.files_follow(dir, to, from).await.unwrap_or_default();
         followed += part.moved;
+        cluster.drains.followed(part.moved);
         after = part.next;
     }
     format!("{text}: {moved:?}, and {followed} files")

@@ -22,7 +22,7 @@ use super::GATE_PATIENCE;
 use super::job::Job;
 use super::letter::{self, Aside};
 use crate::leases::NO_CLIENT;
-use crate::ops::{READ, move_directory};
+use crate::ops::{READ, move_directory, move_file};
 use crate::server::Server;
 use crate::uncommitted::MetaItem;
 
@@ -49,7 +49,7 @@ wire_enum! {
         /// Can a directory with so many names move to the shard?
         Receive = 4 { shard: u8, names: u32, },
         /// Can a file with blocks of these zones follow its name to the shard?
-        ReceiveFile = 5 { shard: u8, zones: Vec<LenderZone>, },
+        ReceiveFile = 5 { shard: u8, zones: Vec<LenderZone>, segments: u32, },
     }
 }
 
@@ -198,11 +198,13 @@ pub async fn find_home(server: &Rc<Server>, ino: Ino) {
 async fn prepare_for_move(server: &Server, ask: &Ask) -> Result<(), Fault> {
     let mfs = &server.runtime.mfs;
     let (names, zones) = match ask {
-        Ask::Receive { names, .. } => (*names, &[][..]),
-        Ask::ReceiveFile { zones, .. } => (1, &zones[..]),
+        Ask::Receive { names, .. } => (*names as usize, &[][..]),
+        Ask::ReceiveFile { zones, segments, .. } => {
+            (move_file::as_names(*segments as usize), &zones[..])
+        }
         _ => return Err(Fault::Protocol),
     };
-    if !move_directory::fits(&mfs.usage(), names as usize) {
+    if !move_directory::fits(&mfs.usage(), names) {
         return Err(Fault::TooBig);
     }
     if mfs.moved_inodes() >= HOMES_MAX {

@@ -296,6 +296,9 @@ impl Part {
     pub fn cost(&self) -> Option<Cost> {
         match self {
             Part::TakeDirectory { it } => Some(move_directory::cost(it.names.len())),
+            Part::TakeFile { it } => {
+                Some(move_directory::cost(move_file::as_names(it.segments.len())))
+            }
             _ => None,
         }
     }

@@ -294,6 +294,10 @@ impl Leases {
 
     /// Frees all leases of a client, and yields them. [`Leases::announce_end`] follows.
     pub fn drop_client(&self, client: ClientId) -> Vec<(Ino, Rights)> {
+        self.away.borrow_mut().retain(|_, open| {
+            open.retain(|&one| one != client);
+            !open.is_empty()
+        });
         self.table.borrow_mut().drop_client(client)
     }
 

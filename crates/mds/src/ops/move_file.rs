@@ -20,6 +20,15 @@ use crate::ops::move_directory::BYTES_MAX;
 use crate::recovery::kept_results::Outcome;
 use crate::uncommitted::MetaItem;
 
+/// Blocks that change with each segment: two of the tree of lent space, one of the segments.
+const BLOCKS_OF_SEGMENT: usize = 3;
+
+/// The names of a directory, the move of which costs as much as that of a file with so many
+/// segments at worst.
+pub fn as_names(segments: usize) -> usize {
+    BLOCKS_OF_SEGMENT * segments + 1
+}
+
 /// Runs [`Op::MoveFile`].
 ///
 /// # Errors
@@ -47,7 +56,8 @@ pub fn move_to(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, op: &Op) -> Result<OpR
         cx.effects.outcome = Some(Outcome::Done);
         return Ok(OpReply::Moved { there: true });
     }
-    if !cx.server.locks.held(ino).is_empty() {
+    // An evicted client may still write any file of this server.
+    if !cx.server.locks.held(ino).is_empty() || cx.server.evictions.is_all_frozen() {
         return Err(Fault::WouldBlock.into());
     }
     let (it, zones) = txn.names().file_departure(ino, to)?;
@@ -62,7 +72,8 @@ pub fn move_to(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, op: &Op) -> Result<OpR
         return Err(Fault::WouldBlock.into());
     }
     let zones = zones.iter().map(|zone| cx.server.space.lender_zone(zone)).collect();
-    cx.learn(Ask::ReceiveFile { shard: to.0, zones })?;
+    let segments = it.segments.len() as u32;
+    cx.learn(Ask::ReceiveFile { shard: to.0, zones, segments })?;
     cx.ready()?;
     // It is tried before the other server relies on it. Nothing of a plan is kept.
     txn.names().leave_file(&it, to)?;

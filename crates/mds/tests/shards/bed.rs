@@ -163,7 +163,8 @@ impl Bed {
             let shared = Rc::<Shared>::default();
             let session = Session::open(env.clone(), config, shared).await.unwrap();
             let (env, weak) = (env.clone(), Rc::downgrade(&session));
-            let ear = Rc::new(Ear { env, session: weak, recalls: Cell::new(0) });
+            let (recalls, keeps_open) = (Cell::new(0), Cell::new(false));
+            let ear = Rc::new(Ear { env, session: weak, recalls, keeps_open });
             let events: Weak<dyn Events<Mds>> = Rc::downgrade(&ear) as _;
             session.set_events(events);
             sessions.push(session);
@@ -202,12 +203,14 @@ impl Bed {
     }
 }
 
-/// It gives up whatever is recalled.
+/// It gives up whatever is recalled, but for what it has open.
 struct Ear {
     env: Env,
     session: Weak<Session<Mds>>,
     /// How often something was recalled.
     recalls: Cell<u64>,
+    /// It has all files open that it may have open.
+    keeps_open: Cell<bool>,
 }
 
 impl Events<Mds> for Ear {
@@ -216,7 +219,9 @@ impl Events<Mds> for Ear {
         if let (Push::Recall { ino, seq, take, .. }, Some(session)) = (push, self.session.upgrade())
         {
             self.recalls.set(self.recalls.get() + 1);
-            let back = Op::Return { ino, seq, give: take, still_open: false, range: None };
+            let still_open = self.keeps_open.get() && take.contains(Rights::OPEN);
+            let give = if still_open { take - Rights::OPEN } else { take };
+            let back = Op::Return { ino, seq, give, still_open, range: None };
             self.env.spawn(async move { drop(session.call(Call::reserved(vec![back])).await) });
         }
         None
@@ -255,6 +260,11 @@ impl Client {
     /// How often a server has recalled something.
     pub fn recalls(&self) -> u64 {
         self.ears.iter().map(|ear| ear.recalls.get()).sum()
+    }
+
+    /// From now on it has all files open that it may have open, or none.
+    pub fn keep_open(&self, keeps: bool) {
+        self.ears.iter().for_each(|ear| ear.keeps_open.set(keeps));
     }
 
     /// Inodes of a shard.

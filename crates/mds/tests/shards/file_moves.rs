@@ -158,6 +158,10 @@ fn what_cannot_follow_stays_and_says_why() {
         assert_eq!(follow(1, (dir, "other")).await, Err(Fault::NotFound));
         let mds = Op::MoveFile { ino: dir, dir: ROOT, name: name("dir"), shard: 2 };
         assert_eq!(c.call(dir, mds).await, Err(Fault::IsDirectory));
+        c.segments(file).await;
+        c.keep_open(true);
+        assert_eq!(follow(1, (dir, "file")).await, Err(Fault::WouldBlock), "it is open");
+        c.keep_open(false);
         assert_eq!(follow(1, (dir, "file")).await, Ok(OpReply::Moved { there: false }));
         // To a third server its blocks do not go.
         c.move_to(2, dir).await.unwrap();

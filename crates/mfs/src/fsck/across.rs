@@ -321,7 +321,8 @@ pub fn across(
         });
     }
     for (lender, borrower) in shards.iter().flat_map(|one| shards.iter().map(move |it| (one, it))) {
-        compare_loans((lender, borrower), open.is_empty(), &mut out);
+        let of_them = |id: &TxnId| [lender.shard, borrower.shard].contains(&id.coordinator);
+        compare_loans((lender, borrower), !open.keys().any(of_them), &mut out);
     }
     // An entry stays when its inode is removed, on all of the way.
     let all = shards.iter().flat_map(|it| it.homes.iter().map(|(&ino, &to)| (it.shard, ino, to)));
@@ -349,7 +350,8 @@ fn home(shards: &[ShardNames], ino: Ino) -> ShardId {
 }
 
 /// Compares what one shard has lent to another with what that has of it. The borrower may not have
-/// entered the last loan yet. Unless all is `settled`, a file may be on its way with its blocks.
+/// entered the last loan yet. Unless all that the two agree on is `settled`, a file may be on its
+/// way with its blocks.
 fn compare_loans(
     (lender, borrower): (&ShardNames, &ShardNames),
     settled: bool,

@@ -18,8 +18,8 @@ use engine::error::Stop;
 pub const GIVEN: u32 = 0;
 
 impl Space<'_, '_> {
-    /// Its zone, if these blocks may go to the shard `to`: they are of this shard's own zone, or
-    /// have come from there with a file.
+    /// Its zone, if these blocks may go to the shard `to`: they are of a zone of this shard that is
+    /// in service, or have come from there with a file.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
@@ -30,7 +30,7 @@ impl Space<'_, '_> {
     ) -> Result<Option<PagFormat>, Stop> {
         let Some(record) = self.pag(segment.pag)? else { return Ok(None) };
         let may = match record.kind {
-            ZoneKind::Blocks => true,
+            ZoneKind::Blocks => record.state.grants(),
             ZoneKind::Borrowed => self.given_around(to, segment)?.is_some(),
             ZoneKind::Target => false,
         };

@@ -251,7 +251,9 @@ impl Mfs {
             self.run(Cost::SMALL, |txn| LENT.remove(txn, &[0; RUN_KEY]).map(drop)).await?;
             self.run(Cost::SMALL, insert_zero_entry_of_loans).await?;
         }
-        let has_loans = self.run(Cost::READ, |txn| Ok(!txn.space().lent()?.is_empty()));
+        // The entry of zeros is none.
+        let first = run_key(PagId(0), 1);
+        let has_loans = self.run(Cost::READ, |txn| Ok(LENT.next(txn, &first)?.is_some()));
         // Before the first loan each call waits, also if another one has begun that.
         if !has_loans.await?.0 {
             self.settle().await?;

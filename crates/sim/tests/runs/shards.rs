@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use commitment::Guards;
 use redbud_sim::call::{At, Call, Op, Outcome};
@@ -28,7 +29,7 @@ const TWICE: u64 = 50;
 #[test]
 fn pool_of_several_shards_holds() {
     let (first, count) = (asked("REDBUD_FIRST").unwrap_or(0), asked("REDBUD_SHARDS"));
-    let made = Mutex::new(BTreeMap::<Fault, u64>::new());
+    let (made, followed) = (Mutex::new(BTreeMap::<Fault, u64>::new()), AtomicU64::new(0));
     let failed = Mutex::new(BTreeSet::new());
     for_each(count.unwrap_or(SEEDS), |nth| {
         let plan = Plan::of_shards(first + nth);
@@ -37,6 +38,7 @@ fn pool_of_several_shards_holds() {
             if nth.is_multiple_of(TWICE) {
                 assert_eq!(run(&plan), report, "{}", plan.command());
             }
+            followed.fetch_add(report.drains.followed, Ordering::Relaxed);
             report.made
         });
         match ran {
@@ -50,11 +52,12 @@ fn pool_of_several_shards_holds() {
     let failed = failed.into_inner().expect("nothing panics here");
     assert!(failed.is_empty(), "seeds of several shards that failed: {failed:?}");
     let made = made.into_inner().expect("all seeds held");
-    println!("{made:?}");
+    println!("{made:?}, {followed:?} files followed");
     // A signal counts when it meets a wait for a lock, which is rare.
     let kinds = Fault::of_several_shards().into_iter().filter(|kind| *kind != Fault::Signal);
     let missing = kinds.chain(Fault::BETWEEN_SHARDS).find(|kind| !made.contains_key(kind));
     assert!(missing.is_none() || count.is_some(), "no seed met {missing:?}");
+    assert!(count.is_some() || followed.into_inner() > 0, "no file followed a directory");
 }
 
 /// Seeds of the pool whose files lie at one target or two.

@@ -234,7 +234,7 @@ fn have_files_follow(path: &Path, mds: u8) -> Result<Followed, Failure> {
             return Ok(all);
         }
     };
-    let mut after = 0;
+    let (mut after, mut waits) = (0, 0);
     loop {
         if env::asked_to_stop() {
             all.ended = Some("the command was asked to end before all files had followed".into());
@@ -242,11 +242,18 @@ fn have_files_follow(path: &Path, mds: u8) -> Result<Followed, Failure> {
         }
         let answer = control::ask_mount(&mount, Ask::MoveFiles { ino, mds, after })?;
         match answer["state"].as_str() {
-            // A mount says in time that it is not done yet.
-            Some("waits") => continue,
+            // A mount says in time that it is not done yet. What it was asked for goes on.
+            Some("waits") if waits < WAITS_MAX => {
+                waits += 1;
+                continue;
+            }
             Some("followed") => all.add(&answer, mds),
             _ => {
-                let why = fault_of(&answer).map_or_else(|| UNKNOWN.into(), |it| reason(it, mds));
+                let fault = match answer["state"].as_str() {
+                    Some("waits") => Some(Fault::Busy),
+                    _ => fault_of(&answer),
+                };
+                let why = fault.map_or_else(|| UNKNOWN.into(), |it| reason(it, mds));
                 all.ended = Some(format!("not all of its files follow: {why}"));
                 return Ok(all);
             }
@@ -269,6 +276,9 @@ impl Followed {
         }
     }
 }
+
+/// How often a mount may say of some files that they have not followed yet.
+const WAITS_MAX: u32 = 3;
 
 /// Files that stay of each directory that are named.
 const FILES_SHOWN: usize = 10;
@@ -304,8 +314,8 @@ fn reason_of_file(fault: Fault, mds: u8) -> String {
             "its content lies in objects, which its metadata server manages".into()
         }
         Fault::CrossDevice => {
-            "its blocks are another metadata server's, which has lent them: --to moves the content \
-             to other data zones"
+            "its data zone is not in service, or another metadata server has lent its blocks: --to \
+             moves the content to other data zones"
                 .into()
         }
         Fault::TooBig => "it is too fragmented, or has too large attributes, for one move".into(),
@@ -324,6 +334,11 @@ fn reason(fault: Fault, mds: u8) -> String {
         }
         Fault::NotSupported | Fault::Unsupported => {
             "its metadata server, or the other one, is of an older release".into()
+        }
+        Fault::Overloaded => {
+            "its metadata server, or the other one, has noted a million inodes that \
+                              have moved, and notes no more"
+                .into()
         }
         Fault::NotDirectory => "it is no directory".into(),
         Fault::WouldBlock => "a program has locked it".into(),

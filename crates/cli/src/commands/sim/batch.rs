@@ -158,6 +158,9 @@ pub struct Totals {
     /// Clients that moved blocks, and died.
     #[serde(default)]
     pub movers_died: u64,
+    /// Files that followed a directory to another metadata server.
+    #[serde(default)]
+    pub files_followed: u64,
     /// Moments that were not fully judged.
     pub unjudged: u64,
     pub misled: u64,
@@ -196,6 +199,7 @@ impl Totals {
         self.drains_ended += report.drains.stopped + report.drains.crowded;
         self.blocks_moved += report.drains.blocks;
         self.movers_died += report.drains.deaths;
+        self.files_followed += report.drains.followed;
         self.unjudged += report.unjudged;
         self.misled += u64::from(report.misled.is_some());
         self.abandoned += u64::from(report.abandoned.is_some());

@@ -261,6 +261,10 @@ fn summary(totals: &Totals) -> String {
             counted(totals.movers_died, "death"),
         );
     }
+    if totals.files_followed > 0 {
+        let files = counted(totals.files_followed, "file");
+        text += &format!("{files} followed a directory to another metadata server\n");
+    }
     if totals.misled > 0 {
         text += &format!(
             "for {} the observed order did not explain the history, and all orders were tried\n",

@@ -35,8 +35,8 @@ impl Names<'_, '_> {
     /// # Errors
     /// `Stale`: there is no such file. `IsDirectory`. `TooManyLinks`: it has not exactly one name,
     /// or that is on this shard. `NotSupported`: its content lies in objects. `CrossDevice`: it has
-    /// blocks of a loan, or of a third shard. `TooBig`: it maps too many segments. `WouldBlock`: an
-    /// evicted client may still write it.
+    /// blocks of a loan, of a third shard, or of a zone that is not in service. `TooBig`: it maps
+    /// too many segments. `WouldBlock`: an evicted client may still write it.
     pub fn file_departure(
         &mut self,
         ino: Ino,

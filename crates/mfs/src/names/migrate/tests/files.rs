@@ -3,6 +3,7 @@
 use types::{ClientId, FileBlock, PagBlock, Segment, SegmentState};
 
 use super::*;
+use crate::format::space::PagUse;
 use crate::names::FileArrival;
 
 const CLIENT: ClientId = ClientId(5);
@@ -156,6 +157,12 @@ fn file_that_cannot_follow_is_refused_and_nothing_changes() {
         assert_eq!(departure(mapped, THERE).await, Fault::WouldBlock);
         run(&zero, |txn| txn.space().unfreeze(CLIENT, mapped)).await;
 
+        for (state, then) in [(PagUse::Lost, Some(Fault::CrossDevice)), (PagUse::InService, None)] {
+            run(&zero, |txn| txn.space().set_pag_use(PagId(0), state)).await;
+            if let Some(fault) = then {
+                assert_eq!(departure(mapped, THERE).await, fault);
+            }
+        }
         let (it, zones) = run(&zero, |txn| txn.names().file_departure(mapped, THERE)).await;
         run(&three, |txn| zones.iter().try_for_each(|zone| txn.space().enter_lender(zone))).await;
         let other = FileArrival { content: b"else".to_vec(), ..it.clone() };
