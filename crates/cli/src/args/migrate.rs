@@ -20,17 +20,18 @@ A file that lies in the pool stays as it is; with --part, --width or --zones it 
 is another one. The command may be interrupted at any moment, also by SIGKILL: a file lies in the
 old place or in the new one, and what was copied in vain is freed.
 
-With --mds directories move to another metadata server, with their names: what the names lead to
-stays. The mount where a directory lies asks for that, so this needs a mount of this host, as root
-or as its user. A directory of more than about 1,000 names is refused. Each one is a move of its
-own, which happens at once or not at all.
+With --mds directories move to another metadata server, with their names. Their files follow them,
+and keep their numbers; no data is copied. A file stays if it is open or locked, has other names or
+lies in objects. The mount where a directory lies asks for that, so this needs a mount of this host,
+as root or as its user. A directory of more than about 1,000 names is refused. Each directory and
+each file is a move of its own, which happens at once or not at all.
 
   redbud migrate /mnt/home/video.mkv --to objects --width 2
   redbud migrate /mnt/home/data/* --to blocks --zones 0,2-3
   redbud migrate /mnt/home/build --mds 1 --recursive
 
-Exit status: 0 all files lie in the pool, or all directories at the server; 3 some do not, as the
-command says; 1 failed.")]
+Exit status: 0 all files lie in the pool, or all directories with their files at the server; 3 some
+do not, as the command says; 1 failed.")]
 pub struct MigrateArgs {
     /// Regular files in a mount; with --mds directories
     #[arg(required = true, value_name = "FILE")]

@@ -26,8 +26,8 @@ Kinds of faults (see SIMULATION.md): cut, partition, one-way, mute, uneven; serv
 server-power, server-pause; client-kill, process-kill, signal, silence, power,
 cluster-power; stall, long-stall, data-eio, meta-eio, death, space, damage; clock-jump,
 drift; together, pairs; takeover (with --standbys); drain (with --zones); target-kill,
-target-power, target-cut, migrate (with --osts); peer-cut (with --mds). With --osts data-eio, stalls and space are those of
-targets.
+target-power, target-cut, migrate (with --osts); peer-cut, move-directory (with --mds). With --osts
+data-eio, stalls and space are those of targets.
 
 A campaign continues only with the build and the options that began it, or with --changed.
 
