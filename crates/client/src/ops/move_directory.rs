@@ -170,8 +170,9 @@ impl Core {
             match result(&reply, 0) {
                 Ok(OpReply::Moved { there }) => return Ok(*there),
                 Ok(_) => return Err(Fault::Protocol),
-                // The other server has it still from the last time, or looks at the name just now.
-                Err(Fault::Busy) if tries < TRIES => {
+                // The other server has it still from the last time, or looks at the name just now;
+                // or a kernel has not forgotten yet that it was open.
+                Err(Fault::Busy | Fault::WouldBlock) if tries < TRIES => {
                     tries += 1;
                     self.env.sleep(PAUSE * tries).await;
                 }
