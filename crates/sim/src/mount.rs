@@ -932,7 +932,9 @@ impl Mount {
             }
         };
         self.history.end(begun, Vec::new());
-        let result = self.finish(Op::SyncNames(dir.shard()), self.vfs.fsync_dir(handle)).await;
+        // The server that has the directory, wherever that was born.
+        let shard = self.client.home(dir);
+        let result = self.finish(Op::SyncNames(shard), self.vfs.fsync_dir(handle)).await;
         self.client.releasedir(handle);
         result
     }
