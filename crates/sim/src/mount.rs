@@ -900,9 +900,7 @@ impl Mount {
         let taken = self.vfs.take_lock((file.ino, file.handle), lock, wait).await;
         match taken {
             Err(Fault::Interrupted) => {
-                if !self.is_dead() {
-                    self.history.lock_wait_interrupted();
-                }
+                (!self.is_dead()).then(|| self.history.lock_wait_interrupted());
                 self.end_abandoned(begun, History::end_abandoned_lock);
             }
             taken => self.end(begun, op, done(taken)),
@@ -932,9 +930,8 @@ impl Mount {
             }
         };
         self.history.end(begun, Vec::new());
-        // The server that has the directory, wherever that was born.
-        let shard = self.client.home(dir);
-        let result = self.finish(Op::SyncNames(shard), self.vfs.fsync_dir(handle)).await;
+        let sync = Op::SyncNames(self.client.home(dir));
+        let result = self.finish(sync, self.vfs.fsync_dir(handle)).await;
         self.client.releasedir(handle);
         result
     }
