@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use types::{Ino, ServerId, ShardId};
 
-/// Most inodes that are noted.
+/// Inodes that are noted before the first are forgotten. A power of two.
 const HOMES_MAX: usize = 1 << 16;
 
 /// The shards of inodes, as far as they are not those of their numbers. See the module.
@@ -26,6 +26,12 @@ pub(crate) trait Rehomed {
     fn rehomed(&self, ino: Ino, server: ServerId);
     /// May something be held of the inode, or asked for it? Then its home is not forgotten.
     fn is_in_use(&self, ino: Ino) -> bool;
+}
+
+/// Is it time to forget some of so many? If all are in use, the next time is at twice as many: to
+/// look at all of them for each new one would take too long.
+fn is_full(count: usize) -> bool {
+    count >= HOMES_MAX && count.is_power_of_two()
 }
 
 impl Homes {
@@ -52,14 +58,14 @@ impl Homes {
             return None;
         }
         let mut moved = self.1.borrow_mut();
-        if moved.len() >= HOMES_MAX {
+        if is_full(moved.len()) {
             moved.retain(|&one| is_in_use(one));
         }
         moved.insert(ino);
         let mut known = self.0.borrow_mut();
         known.remove(&ino);
         if shard != ino.shard() {
-            if known.len() >= HOMES_MAX {
+            if is_full(known.len()) {
                 known.retain(|&one, _| is_in_use(one));
             }
             known.insert(ino, shard);

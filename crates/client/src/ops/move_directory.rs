@@ -32,7 +32,7 @@ pub enum DirectoryMove {
     NoServer,
 }
 
-/// What became of some of the files of a directory.
+/// The outcome for some of the files of a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Followed {
     /// So many live at its server from now on, durably.

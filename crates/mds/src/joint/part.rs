@@ -137,7 +137,7 @@ wire_struct! {
         pub xattrs: Vec<(Bytes, Bytes)>,
         /// The target of a symlink, or inline content.
         pub content: Bytes,
-        /// What it maps.
+        /// Its segments, in order.
         pub segments: Vec<Segment>,
     }
 }

@@ -82,12 +82,12 @@ pub struct Leases {
     hand_overs: HandOvers,
     /// Notified when a client gives up a right, or a session ends.
     given_up: Notify,
-    /// Who had inodes open that have moved to other servers. A client that has not heard of that
-    /// relies on it again when the inode comes back.
+    /// Clients that had an inode open when it moved to another server. A client that has not heard
+    /// of the move relies on its right when the inode comes back.
     away: RefCell<BTreeMap<Ino, Vec<ClientId>>>,
 }
 
-/// Inodes that have moved of which is noted who had them open, at most.
+/// Most inodes in [`Leases::away`].
 const AWAY_MAX: usize = 4096;
 
 impl Leases {

@@ -62,12 +62,12 @@ pub fn move_to(cx: &mut OpContext<'_>, txn: &mut Txn<'_>, op: &Op) -> Result<OpR
     }
     let (it, zones) = txn.names().file_departure(ino, to)?;
     let open = if cx.waited.open_asked.contains(&ino) { Rights::OPEN } else { Rights::empty() };
-    // What conflicts with all that it can be used for: size and times are known after it.
+    // Clients give up all rights, so the server knows size and times.
     cx.need_of_all(ino, (applicable(it.attr.kind) | Rights::DATA_P) - open);
     if cx.effects.missing {
         return Err(Fault::Busy.into());
     }
-    // Who has it open has said so, and goes on.
+    // A client that has the file open has answered so, and keeps it open.
     if cx.server.leases.table().any_holder(ino, Rights::OPEN) {
         return Err(Fault::WouldBlock.into());
     }

@@ -43,7 +43,7 @@ impl Client {
         self.call(ino, op).await.unwrap();
     }
 
-    /// What the file maps, as its server says.
+    /// The segments of the file, as its server says.
     async fn segments(&self, ino: Ino) -> Vec<Segment> {
         let (rights, from) = (Rights::DATA_S | Rights::OPEN, FileBlock(0));
         let op = Op::Acquire { ino, rights, from, range: None, ahead: Ahead::default() };

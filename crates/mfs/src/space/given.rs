@@ -18,8 +18,8 @@ use engine::error::Stop;
 pub const GIVEN: u32 = 0;
 
 impl Space<'_, '_> {
-    /// Its zone, if these blocks may go to the shard `to`: they are of a zone of this shard that is
-    /// in service, or have come from there with a file.
+    /// Its zone, if these blocks may go to the shard `to`: they are of this shard's own zone, or
+    /// have come from there with a file.
     ///
     /// # Errors
     /// `Stop` of the blocks read.
@@ -30,11 +30,21 @@ impl Space<'_, '_> {
     ) -> Result<Option<PagFormat>, Stop> {
         let Some(record) = self.pag(segment.pag)? else { return Ok(None) };
         let may = match record.kind {
-            ZoneKind::Blocks => record.state.grants(),
+            ZoneKind::Blocks => true,
             ZoneKind::Borrowed => self.given_around(to, segment)?.is_some(),
             ZoneKind::Target => false,
         };
         Ok(may.then(|| record.zone(segment.pag)))
+    }
+
+    /// May blocks of this zone go to another shard, which does not learn the state of the zone?
+    /// Those that go back to their own shard may always.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub(crate) fn may_leave(&mut self, pag: PagId) -> Result<bool, Stop> {
+        let record = self.pag(pag)?;
+        Ok(record.is_some_and(|it| it.kind == ZoneKind::Borrowed || it.state.grants()))
     }
 
     /// The blocks of a segment, which no file maps any more, go to the shard `to`.

@@ -194,7 +194,7 @@ fn directory_is_used_while_it_moves_and_servers_are_killed() {
         }
         for n in 1..=12_u16 {
             let (code, said) = migrate(&format!("{}", n % 2), &top, &[]);
-            // What the writers have open stays.
+            // Files that a writer has open stay.
             assert!(code == 0 || code == PARTIAL, "{said}");
             if n % 4 == 0 {
                 local.kill(n / 4 % 2);

@@ -25,12 +25,12 @@ pub struct FileArrival {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// The target of a symlink; of a file, the content of block 0 that no segment maps.
     pub content: Vec<u8>,
-    /// What it maps, in order.
+    /// Its segments, in order.
     pub segments: Vec<Segment>,
 }
 
 impl Names<'_, '_> {
-    /// What a file has that may follow its name to the shard `to`, and the zones of its blocks.
+    /// Describes a file that is to follow its name to the shard `to`, with the zones of its blocks.
     ///
     /// # Errors
     /// `Stale`: there is no such file. `IsDirectory`. `TooManyLinks`: it has not exactly one name,
@@ -42,6 +42,17 @@ impl Names<'_, '_> {
         ino: Ino,
         to: ShardId,
     ) -> Result<(FileArrival, Vec<PagFormat>), Stop> {
+        let (it, zones) = self.describe(ino, to)?;
+        for zone in &zones {
+            if !self.txn.space().may_leave(zone.id)? {
+                return Err(Fault::CrossDevice.into());
+            }
+        }
+        Ok((it, zones))
+    }
+
+    /// As [`Names::file_departure`], whatever the state of the zones is.
+    fn describe(&mut self, ino: Ino, to: ShardId) -> Result<(FileArrival, Vec<PagFormat>), Stop> {
         let attr = self.attr(ino)?.filter(|attr| attr.nlink > 0).ok_or(Fault::Stale)?;
         if attr.kind == FileKind::Directory {
             return Err(Fault::IsDirectory.into());
@@ -86,7 +97,8 @@ impl Names<'_, '_> {
         if to == self.txn.shard() || !is_orphan_dir(spot.dir) {
             return Err(Fault::Invalid.into());
         }
-        let (found, _) = self.file_departure(ino, to)?;
+        // The state of a zone may have changed since: the other shard has the file already.
+        let (found, _) = self.describe(ino, to)?;
         if found != *it {
             return Err(Fault::Busy.into());
         }

@@ -115,7 +115,7 @@ fn files_follow_their_directory_with_content_and_blocks_and_come_back() {
         }
         assert_eq!(list(&three, dir).await, names);
         assert!(run(&zero, |txn| txn.names().guests(Ino::NONE, 9)).await.is_empty());
-        // What one of them gives up there is free there, and goes to another file of that shard.
+        // A block that a file gives up there becomes free there.
         run(&three, |txn| txn.layouts().unmap(files[1].1, FileBlock(3), FileBlock(4))).await;
         both_are_sound(&zero, &three).await;
         move_directory(dir, &three, &zero).await;
@@ -165,6 +165,13 @@ fn file_that_cannot_follow_is_refused_and_nothing_changes() {
         }
         let (it, zones) = run(&zero, |txn| txn.names().file_departure(mapped, THERE)).await;
         run(&three, |txn| zones.iter().try_for_each(|zone| txn.space().enter_lender(zone))).await;
+        // The zone is lost after the other shard has taken the file: it leaves nevertheless.
+        let lost = fault(&zero, |txn| {
+            txn.space().set_pag_use(PagId(0), PagUse::Lost)?;
+            txn.names().leave_file(&it, THERE)?;
+            Err::<(), _>(Fault::Interrupted.into())
+        });
+        assert_eq!(lost.await, Fault::Interrupted, "only the test ends it");
         let other = FileArrival { content: b"else".to_vec(), ..it.clone() };
         let refused = fault(&zero, |txn| txn.names().leave_file(&other, THERE)).await;
         assert_eq!(refused, Fault::Busy);
