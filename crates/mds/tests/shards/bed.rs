@@ -153,6 +153,16 @@ impl Bed {
         self.world.kill(&node(shard));
     }
 
+    /// Kills the servers of these shards after a while, and starts them again a moment later.
+    pub async fn restart_after(&self, after: Duration, victims: &[u8]) {
+        self.env.sleep(after).await;
+        victims.iter().for_each(|&shard| self.kill(shard));
+        self.env.sleep(Duration::from_millis(50)).await;
+        for &shard in victims {
+            self.start(shard).await;
+        }
+    }
+
     /// Sessions with all servers, in the order of their shards.
     pub async fn client(&self, name: &str) -> Client {
         let env = self.world.node(name);

@@ -88,12 +88,7 @@ fn crash_renames(protocol: Protocol, shards: u8, victims: &[u8], at: u64) {
             let swapped = doer.rename_as((other, "dir"), (ROOT, "zero"), 2).await;
             noted.borrow_mut().push((out, within, under, swapped));
         });
-        bed.env.sleep(Duration::from_micros(at)).await;
-        victims.iter().for_each(|&shard| bed.kill(shard));
-        bed.env.sleep(Duration::from_millis(50)).await;
-        for &shard in &victims {
-            bed.start(shard).await;
-        }
+        bed.restart_after(Duration::from_micros(at), &victims).await;
         while answers.borrow().is_empty() {
             bed.env.sleep(Duration::from_millis(20)).await;
         }

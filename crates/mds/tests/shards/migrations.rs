@@ -214,12 +214,7 @@ fn crash(protocol: Protocol, victims: &[u8], at: u64) {
                 noted.borrow_mut().push(moved);
             }
         });
-        bed.env.sleep(Duration::from_micros(at)).await;
-        victims.iter().for_each(|&shard| bed.kill(shard));
-        bed.env.sleep(Duration::from_millis(50)).await;
-        for &shard in &victims {
-            bed.start(shard).await;
-        }
+        bed.restart_after(Duration::from_micros(at), &victims).await;
         while answers.borrow().len() < 4 {
             bed.env.sleep(Duration::from_millis(20)).await;
         }
