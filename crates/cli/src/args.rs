@@ -666,23 +666,23 @@ pub struct FsckArgs {
 #[command(after_help = "\
 The stream (FORMAT.md) holds every inode that has a name, with names, attributes, extended
 attributes, symlink targets and segments. It does not hold file data, which stays on the
-data zones, nor the state of clients. It is independent of the release's format, has
-checksums, and compresses well:
+data zones, nor the state of clients. Of several metadata servers it says what lies with
+which. It is independent of the release's format, has checksums, and compresses well:
 
   redbud dump home.toml | zstd > home.dump.zst")]
 pub struct DumpArgs {
     /// The cluster's file, or the DIR of `redbud local`
     pub target: PathBuf,
-    /// Whose metadata
-    #[command(flatten)]
-    pub server: ServerChoice,
+    /// Dump only this metadata server of several, with what lies there whole; default: all
+    #[arg(long, value_name = "N")]
+    pub server: Option<u16>,
 }
 
 /// Arguments of `load`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The metadata zone must be fresh from `redbud mkfs`, with the same data zone numbers, and
-each data zone at least as large. Segments keep their addresses on the data zones. (mkfs
+The metadata zones must be fresh from `redbud mkfs`, of at least as many servers, with the
+same data zone numbers, and each data zone at least as large. Segments keep their addresses on the data zones. (mkfs
 writes only the label of a data zone, block 0.) Inodes get new numbers. If a load fails,
 format again before the next load.
 
@@ -690,9 +690,9 @@ format again before the next load.
 pub struct LoadArgs {
     /// The cluster's file, or the DIR of `redbud local`
     pub target: PathBuf,
-    /// Whose metadata
-    #[command(flatten)]
-    pub server: ServerChoice,
+    /// Load only into this metadata server of several, which is 0; default: into all
+    #[arg(long, value_name = "N")]
+    pub server: Option<u16>,
 }
 
 /// Arguments of `path`.

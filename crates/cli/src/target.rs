@@ -87,10 +87,13 @@ pub fn source_or_only(target: Option<&String>) -> Result<Source, Failure> {
     }
 }
 
-/// The cluster that `path` describes, as the server `server` sees it; without a number, as the only
-/// server does.
-pub fn cluster_of(path: &Path, server: Option<u16>) -> Result<Cluster, Failure> {
-    cluster(path)?.server(server).map_err(Failure::usage)
+/// The cluster as each of its servers sees it, in the order of their numbers; with `server`, as
+/// that one does.
+pub fn chosen(file: ClusterFile, server: Option<u16>) -> Result<Vec<Cluster>, Failure> {
+    match server {
+        None => Ok(file.servers),
+        chosen => Ok(vec![file.server(chosen).map_err(Failure::usage)?]),
+    }
 }
 
 /// The cluster that `path`, a file or the directory of `redbud local`, describes.

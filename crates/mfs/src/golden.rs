@@ -30,8 +30,8 @@ use types::{FileKind, Ino, MetaBlock, Name, ShardId};
 
 use compression::{compress, expand};
 
-use crate::dump::dump;
 use crate::dump::stream::{Inode, Reader, Record, TargetZone};
+use crate::dump::{Source, dump};
 use crate::format::number::root_dir;
 use crate::format::outside::Outside;
 use crate::format::slot::SlotSize;
@@ -255,7 +255,7 @@ fn checked(devices: &Devices) -> Report {
 fn text(devices: &Devices) -> String {
     let (bytes, unusual) = on(devices, |mfs| async move {
         let mut out = Vec::new();
-        dump(&mfs, &[], &mut out).await.unwrap();
+        dump(&[Source::of(&mfs)], &mut out).await.unwrap();
         (out, unusual(&mfs).await)
     });
     let mut out = String::new();
@@ -397,7 +397,7 @@ fn line(out: &mut String, record: &Record) {
             targets.iter().for_each(|target| target_line(out, target, &shown(&target.address)));
         }
         Record::Inode(inode) => {
-            let Inode { parent, name, attr, target, xattrs } = &**inode;
+            let Inode { server: _, parent, name, attr, target, xattrs } = &**inode;
             let time = |time: types::Timestamp| format!("{}.{:09}", time.seconds, time.nanos);
             writeln!(
                 out,

@@ -181,10 +181,7 @@ fn clusters(target: &Path, args: &FsckArgs) -> Result<Vec<Cluster>, Failure> {
         let text = format!("--relabel {id}: the cluster's file has no data zone {id}");
         return Err(Failure::failed("RB-FSCK", text));
     }
-    match args.server {
-        None => Ok(file.servers),
-        chosen => Ok(vec![file.server(chosen).map_err(Failure::usage)?]),
-    }
+    target::chosen(file, args.server)
 }
 
 fn has_zone(cluster: &Cluster, id: PagId) -> bool {

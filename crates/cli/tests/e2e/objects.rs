@@ -221,6 +221,17 @@ fn room_ahead_of_an_idle_mount_goes_to_the_writer_that_needs_it() {
     assert!(promised < 64 && free < 64, "{promised} of {free} free blocks are promised");
 }
 
+/// Makes a target one of the file system that this directory has now.
+pub fn adopt(dir: &Path, target: &str) {
+    let adopt = ["ost", "adopt", target, "--config", "cluster.toml"];
+    let refused = redbud().current_dir(dir).args(adopt).output().unwrap();
+    let why = String::from_utf8(refused.stderr).unwrap();
+    let (_, former) = why.split_once("add --from ").unwrap_or_else(|| panic!("{why}"));
+    let former = former.split(' ').next().unwrap();
+    let said = success(redbud().current_dir(dir).args(adopt).args(["--from", former]));
+    assert!(said.contains("before of `local`"), "{said}");
+}
+
 /// A dump that is loaded into a new file system leads to the objects, once the targets are adopted;
 /// before that they refuse it. Evicted clients of the old one are forgotten.
 #[test]
@@ -254,13 +265,7 @@ fn targets_are_adopted_by_the_file_system_that_a_dump_is_loaded_into() {
     load.args(["load", &file]).stdin(std::fs::File::open(dir.join("dump")).unwrap());
     success(&mut load);
     for target in ["ost0.img,journal=ost0-journal.img", "ost1.img,journal=ost1-journal.img"] {
-        let adopt = ["ost", "adopt", target, "--config", &file];
-        let refused = redbud().current_dir(&dir).args(adopt).output().unwrap();
-        let why = String::from_utf8(refused.stderr).unwrap();
-        let (_, former) = why.split_once("add --from ").unwrap_or_else(|| panic!("{why}"));
-        let former = former.split(' ').next().unwrap();
-        let said = run(&[&adopt[..], &["--from", former]].concat());
-        assert!(said.contains("before of `local`"), "{said}");
+        adopt(&dir, target);
         // Once more: it is one already.
         run(&["ost", "adopt", target, "--config", &file]);
     }

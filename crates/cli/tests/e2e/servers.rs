@@ -2,6 +2,7 @@
 //! checked one by one.
 
 mod checks;
+mod dumps;
 mod keys;
 mod kills;
 mod loans;

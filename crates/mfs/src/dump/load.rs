@@ -1,26 +1,30 @@
 //! Building a tree from a dump.
 //!
-//! Invariant: each record is checked against the earlier ones; a stream that contradicts itself is
-//! refused with the number of the record. What was loaded until then stays on the new file system.
-//! Its superblock marks it as incomplete from before the first record until after the last
-//! ([`load_onto`]): nothing opens it, and it has to be formatted again.
+//! Invariants:
+//! - each record is checked against the earlier ones; a stream that contradicts itself is refused
+//!   with the number of the record. What was loaded until then stays on the new file system. The
+//!   superblocks of all shards mark it as incomplete from before the first record until after the
+//!   last ([`load_onto`]): nothing opens it, and it has to be formatted again;
+//! - names, inodes and blocks of several shards are entered as their servers do it, both sides.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Read;
 
 use env::{Env, LocalFuture};
 use types::limits::CONTENT_MAX;
-use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, Segment};
+use types::{Attr, ClientId, Fault, FileBlock, FileKind, Ino, Name, PagId, Segment, ShardId};
 
 use super::stream::{Inode, Reader, Record, StreamError, TargetZone, Zone};
 use crate::format::number::root_dir;
 use crate::format::object::ObjectRecord;
-use crate::format::space::run_key;
+use crate::format::outside::Outside;
+use crate::format::space::ZoneKind;
 use crate::handle::Mfs;
 use crate::mkfs::PagFormat;
 use crate::names::NewInode;
 use crate::open::OpenOptions;
-use crate::trees::{FREE, INODES};
+use crate::trees::INODES;
 use crate::txn::Txn;
 use engine::cost::Cost;
 use engine::device::log::Disks;
@@ -73,23 +77,16 @@ pub struct Loaded {
     pub segments: u64,
 }
 
-/// Loads a dump into the new, empty file system on `disks`, which nothing else has open. The file
-/// system cannot be opened from before the first record until all of it is at home.
+/// Loads a dump into the new, empty file system on `disks`, which nothing else has open: those of
+/// its first shards, in the order of their numbers. The file system cannot be opened from before
+/// the first record until all of it is at home.
 ///
 /// # Errors
-/// As [`load`]; a head that does not fit is refused before anything is written.
-pub async fn load_onto(
-    env: &Env,
-    disks: impl Into<Disks>,
-    options: OpenOptions,
-    input: &mut dyn Read,
-) -> Result<Loaded, LoadError> {
-    load_onto_disks(env, disks.into(), options, input).await
-}
-
-fn load_onto_disks<'a>(
+/// The stream, the stores, or the target: format that again. A head that does not fit is refused
+/// before anything is written.
+pub fn load_onto<'a>(
     env: &'a Env,
-    disks: Disks,
+    disks: &'a [Disks],
     options: OpenOptions,
     input: &'a mut dyn Read,
 ) -> LocalFuture<'a, Result<Loaded, LoadError>> {
@@ -97,40 +94,63 @@ fn load_onto_disks<'a>(
         let store = |error| LoadError::Store(0, error);
         let mut reader = Reader::new(input);
         let head = head(&mut reader)?;
-        let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
-        let fits = Load::new(&mfs).check_target(&head).await;
-        mfs.close().await.map_err(store)?;
+        let all = open_all(env, disks, options).await?;
+        let fits = Load::new(&all).check_target(&head).await;
+        close_all(all).await?;
         fits?;
-        set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
-        let options = OpenOptions { loading: true, ..options };
-        let mfs = Mfs::open(env, &disks, options).await.map_err(store)?;
+        for disks in disks {
+            set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, true).await.map_err(store)?;
+        }
+        let all = open_all(env, disks, OpenOptions { loading: true, ..options }).await?;
         let loaded = async {
-            let load = Load::new(&mfs);
+            let load = Load::new(&all);
             load.targets(&head).await?;
             load.records(&mut reader).await
         };
         let loaded = loaded.await;
-        let closed = mfs.close().await;
+        let closed = close_all(all).await;
         let loaded = loaded?;
-        closed.map_err(store)?;
-        set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, false).await.map_err(store)?;
+        closed?;
+        for disks in disks {
+            set_feature(env, &disks.home, Feature::UNFINISHED_LOAD, false).await.map_err(store)?;
+        }
         Ok(loaded)
     })
 }
 
-/// Loads a dump into a new, empty file system that is open. It is not durable before the store is
-/// closed.
+async fn open_all(env: &Env, disks: &[Disks], options: OpenOptions) -> Result<Vec<Mfs>, LoadError> {
+    let mut all = Vec::new();
+    for disks in disks {
+        let opened = Mfs::open(env, disks, options).await;
+        all.push(opened.map_err(|error| LoadError::Store(0, error))?);
+    }
+    Ok(all)
+}
+
+/// Closes all, also behind a failure, the first of which is the result.
+async fn close_all(all: Vec<Mfs>) -> Result<(), LoadError> {
+    let mut closed = Ok(());
+    for mfs in all {
+        let this = mfs.close().await.map_err(|error| LoadError::Store(0, error));
+        closed = closed.and(this);
+    }
+    closed
+}
+
+/// Loads a dump into a new, empty file system that is open, with all its shards. It is not durable
+/// before the stores are closed.
 ///
 /// # Errors
-/// The stream, the store, or the target; nothing is undone then: format the target again.
+/// The stream, the stores, or the target; nothing is undone then: format the target again.
+#[cfg(test)]
 pub fn load<'a>(
-    mfs: &'a Mfs,
+    all: &'a [Mfs],
     input: &'a mut dyn Read,
 ) -> LocalFuture<'a, Result<Loaded, LoadError>> {
     Box::pin(async move {
         let mut reader = Reader::new(input);
         let head = head(&mut reader)?;
-        let load = Load::new(mfs);
+        let load = Load::new(all);
         load.check_target(&head).await?;
         load.targets(&head).await?;
         load.records(&mut reader).await
@@ -139,6 +159,7 @@ pub fn load<'a>(
 
 /// Requirements of the target: data zones, and whether files may have inline data.
 struct Head {
+    servers: u8,
     zones: Vec<Zone>,
     targets: Vec<TargetZone>,
     content: bool,
@@ -146,24 +167,48 @@ struct Head {
 
 fn head(reader: &mut Reader<'_>) -> Result<Head, LoadError> {
     match reader.take()? {
-        Record::Head { zones, targets, content, .. } => Ok(Head { zones, targets, content }),
+        Record::Head { servers, zones, targets, content, .. } => {
+            Ok(Head { servers, zones, targets, content })
+        }
         _ => Err(StreamError::Foreign.into()),
     }
 }
 
 /// A running load.
 struct Load<'a> {
-    mfs: &'a Mfs,
+    /// By the numbers of the servers in the dump.
+    all: &'a [Mfs],
     /// Number of the record.
     at: u64,
-    /// New numbers and kinds, by the dump's numbers.
-    inodes: Vec<(Ino, FileKind)>,
+    /// By the dump's numbers.
+    inodes: Vec<Placed>,
+    /// Where the data zones are, once a segment has come.
+    zones: BTreeMap<PagId, (usize, PagFormat)>,
+    /// Zones of other servers that a server knows.
+    entered: BTreeSet<(usize, PagId)>,
     done: Loaded,
 }
 
+/// An inode that was loaded.
+#[derive(Clone, Copy)]
+struct Placed {
+    /// The server that has it.
+    server: usize,
+    /// Its new number.
+    ino: Ino,
+    kind: FileKind,
+}
+
 impl<'a> Load<'a> {
-    fn new(mfs: &'a Mfs) -> Load<'a> {
-        Load { mfs, at: 1, inodes: Vec::new(), done: Loaded::default() }
+    fn new(all: &'a [Mfs]) -> Load<'a> {
+        Load {
+            all,
+            at: 1,
+            inodes: Vec::new(),
+            zones: BTreeMap::new(),
+            entered: BTreeSet::new(),
+            done: Loaded::default(),
+        }
     }
 
     /// Loads all records behind the head.
@@ -195,9 +240,10 @@ impl<'a> Load<'a> {
 
     async fn run<T>(
         &self,
+        server: usize,
         body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<T, LoadError> {
-        match self.mfs.run(Cost::STEP, body).await {
+        match self.all[server].run(Cost::STEP, body).await {
             Ok((value, _)) => Ok(value),
             Err(StoreError::Fault(Fault::Exists)) => Err(self.contradiction("the name is there")),
             Err(StoreError::Fault(Fault::Invalid)) => {
@@ -208,13 +254,29 @@ impl<'a> Load<'a> {
     }
 
     async fn check_target(&self, head: &Head) -> Result<(), LoadError> {
-        if head.content && !self.mfs.superblock().features.has(Feature::INLINE_DATA) {
+        let (wanted, count) = (usize::from(head.servers), self.all.len());
+        if wanted > count {
+            let text = format!(
+                "the dump is of {wanted} metadata servers, and the file system has {count}: load it into one \
+                 of as many, without --server"
+            );
+            return Err(LoadError::Target(text));
+        }
+        for server in 0..count {
+            self.check_server(server, head).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_server(&self, server: usize, head: &Head) -> Result<(), LoadError> {
+        let is_own = |of: ShardId| usize::from(of.0) == server;
+        if head.content && !self.all[server].superblock().features.has(Feature::INLINE_DATA) {
             let text = "the dump is of a file system with the feature `inline-data`, and this file system lacks the \
                         feature: load it into one that was made with it; nothing was written";
             return Err(LoadError::Target(text.into()));
         }
         let (inodes, clients, empty, pags) = self
-            .run(|txn| {
+            .run(server, |txn| {
                 let root = txn.root_dir();
                 let root = txn.names().is_empty(root)?;
                 Ok((txn.root(INODES)?, txn.clients()?.len(), root, txn.space().pags()?))
@@ -224,28 +286,18 @@ impl<'a> Load<'a> {
             let text = "the file system was used already: load needs one fresh from `redbud mkfs`";
             return Err(LoadError::Target(text.into()));
         }
-        if let Some(taken) = head.targets.iter().find(|it| pags.iter().any(|pag| pag.id == it.id)) {
+        let mut targets = head.targets.iter().filter(|it| is_own(it.server));
+        if let Some(taken) = targets.find(|it| pags.iter().any(|pag| pag.id == it.id)) {
             let text = format!(
                 "the dump has an object target {}, and the file system a data zone of that number",
                 taken.id
             );
             return Err(LoadError::Target(text));
         }
-        for zone in &head.zones {
+        for zone in head.zones.iter().filter(|it| is_own(it.server)) {
             let found = pags.iter().find(|pag| pag.id == zone.id).map(|pag| pag.zone());
             if found.is_none_or(|here| here.start != zone.start || here.blocks < zone.blocks) {
-                let here = |here: PagFormat| {
-                    format!("one of {} from block {} on", here.blocks, here.start)
-                };
-                let text = format!(
-                    "the dump has a data zone {} of {} blocks from block {} of its device on, the file \
-                     system {}",
-                    zone.id,
-                    zone.blocks,
-                    zone.start,
-                    found.map_or("none of that number".into(), here)
-                );
-                return Err(LoadError::Target(text));
+                return Err(LoadError::Target(other_zone(zone, found)));
             }
         }
         Ok(())
@@ -256,10 +308,11 @@ impl<'a> Load<'a> {
         if head.targets.is_empty() {
             return Ok(());
         }
-        self.mfs.add_object_files();
         for target in &head.targets {
+            let server = usize::from(target.server.0);
+            self.all[server].add_object_files();
             let address = String::from_utf8_lossy(&target.address).into_owned();
-            self.run(|txn| {
+            self.run(server, |txn| {
                 txn.space().set_target_address(target.id, &address)?;
                 txn.space().add_target(target.id, target.uuid, target.blocks)
             })
@@ -269,27 +322,27 @@ impl<'a> Load<'a> {
     }
 
     async fn object(&self, number: u64, record: &ObjectRecord) -> Result<(), LoadError> {
-        let (ino, kind) = self.known(number)?;
+        let Placed { server, ino, kind } = self.known(number)?;
         if kind != FileKind::Regular {
             return Err(self.contradiction("an object of what is no regular file"));
         }
-        self.run(|txn| {
-            txn.space().object_is_known(record.object)?;
-            txn.layouts().set_object(ino, record)
-        })
-        .await
+        // The object of a file that has moved has a number of another server.
+        let is_issuer = |mfs: &Mfs| mfs.superblock().shard == record.object.shard();
+        let issuer = self.all.iter().position(is_issuer).unwrap_or(server);
+        self.run(issuer, |txn| txn.space().object_is_known(record.object)).await?;
+        self.run(server, |txn| txn.layouts().set_object(ino, record)).await
     }
 
     /// The inode with this number in the dump.
-    fn known(&self, number: u64) -> Result<(Ino, FileKind), LoadError> {
+    fn known(&self, number: u64) -> Result<Placed, LoadError> {
         let at = number.checked_sub(1).and_then(|at| usize::try_from(at).ok());
         let found = at.and_then(|at| self.inodes.get(at)).copied();
         found.ok_or_else(|| self.contradiction("it names an inode that was not there"))
     }
 
-    fn directory(&self, number: u64) -> Result<Ino, LoadError> {
+    fn directory(&self, number: u64) -> Result<(usize, Ino), LoadError> {
         match self.known(number)? {
-            (ino, FileKind::Directory) => Ok(ino),
+            Placed { server, ino, kind: FileKind::Directory } => Ok((server, ino)),
             _ => Err(self.contradiction("its parent is no directory")),
         }
     }
@@ -303,41 +356,83 @@ impl<'a> Load<'a> {
         if attr.ino.0 != self.inodes.len() as u64 + 1 {
             return Err(self.contradiction("its number is not the next"));
         }
+        let server = usize::from(inode.server.0);
         let ino = if self.inodes.is_empty() {
-            if inode.parent != 0 || !inode.name.is_empty() || attr.kind != FileKind::Directory {
+            let is_root = inode.parent == 0 && inode.name.is_empty() && server == 0;
+            if !is_root || attr.kind != FileKind::Directory {
                 return Err(self.contradiction("the first inode is not the root"));
             }
-            let root = root_dir(self.mfs.superblock().shard);
-            self.run(|txn| finish(txn, root, inode)).await?;
+            let root = root_dir(self.all[0].superblock().shard);
+            self.run(0, |txn| finish(txn, root, inode)).await?;
             root
         } else {
             let (dir, name) = (self.directory(inode.parent)?, self.name(&inode.name)?);
             if (attr.kind == FileKind::Symlink) == inode.target.is_empty() {
                 return Err(self.contradiction("only a symlink has a target, and needs one"));
             }
-            self.run(|txn| {
-                let ino = txn.names().create(dir, &name, &new(inode), None)?;
-                if attr.kind == FileKind::Directory {
-                    add_link(txn, dir)?;
-                }
-                finish(txn, ino, inode)?;
-                Ok(ino)
-            })
-            .await?
+            self.create(dir, &name, server, inode).await?
         };
-        self.inodes.push((ino, attr.kind));
+        self.inodes.push(Placed { server, ino, kind: attr.kind });
         self.done.inodes += 1;
         Ok(())
     }
 
+    /// Makes an inode at a server, and its name where the directory is.
+    async fn create(
+        &self,
+        (there, dir): (usize, Ino),
+        name: &Name,
+        server: usize,
+        inode: &Inode,
+    ) -> Result<Ino, LoadError> {
+        let kind = inode.attr.kind;
+        let count = |txn: &mut Txn<'_>| match kind {
+            FileKind::Directory => add_link(txn, dir),
+            _ => Ok(()),
+        };
+        if there == server {
+            let made = self.run(server, |txn| {
+                let ino = txn.names().create(dir, name, &new(inode), None)?;
+                count(txn)?;
+                finish(txn, ino, inode)?;
+                Ok(ino)
+            });
+            return made.await;
+        }
+        let made = self.run(server, |txn| {
+            let ino = txn.names().create_guest(dir, &new(inode), None)?;
+            finish(txn, ino, inode)?;
+            Ok(ino)
+        });
+        let ino = made.await?;
+        self.run(there, |txn| {
+            txn.names().link_outside(dir, name, ino, kind)?;
+            count(txn)
+        })
+        .await?;
+        Ok(ino)
+    }
+
     async fn link(&mut self, parent: u64, name: &[u8], number: u64) -> Result<(), LoadError> {
-        let (dir, name) = (self.directory(parent)?, self.name(name)?);
-        let (ino, kind) = self.known(number)?;
+        let ((there, dir), name) = (self.directory(parent)?, self.name(name)?);
+        let Placed { server, ino, kind } = self.known(number)?;
         if kind == FileKind::Directory {
             return Err(self.contradiction("a further name of a directory"));
         }
-        self.run(|txn| {
-            txn.names().link(dir, &name, ino)?;
+        if there != server {
+            self.run(there, |txn| txn.names().link_outside(dir, &name, ino, kind)).await?;
+        }
+        self.run(server, |txn| {
+            let outside = txn.names().outside(ino)?.map_or(0, Outside::names);
+            let links = txn.names().attr(ino)?.map_or(0, |attr| attr.nlink);
+            if there != server {
+                txn.names().set_outside(ino, Some(Outside::Names(outside + 1)))?;
+            } else if outside == links {
+                // All names so far are on other servers.
+                txn.names().bring_home(dir, &name, ino)?;
+            } else {
+                txn.names().link(dir, &name, ino)?;
+            }
             add_link(txn, ino)
         })
         .await?;
@@ -346,11 +441,11 @@ impl<'a> Load<'a> {
     }
 
     async fn content(&mut self, number: u64, bytes: &[u8]) -> Result<(), LoadError> {
-        let (ino, kind) = self.known(number)?;
+        let Placed { server, ino, kind } = self.known(number)?;
         if kind != FileKind::Regular || bytes.is_empty() || bytes.len() > CONTENT_MAX {
             return Err(self.contradiction("content that no file can have"));
         }
-        let fits = self.run(|txn| {
+        let fits = self.run(server, |txn| {
             let size = txn.names().attr(ino)?.map_or(0, |attr| attr.size);
             let mapped =
                 txn.layouts().layout(ino, FileBlock(0), 1)?.first().is_some_and(|e| e.file.0 == 0);
@@ -370,17 +465,87 @@ impl<'a> Load<'a> {
     }
 
     async fn segments(&mut self, number: u64, list: &[Segment]) -> Result<(), LoadError> {
-        let (ino, kind) = self.known(number)?;
+        let Placed { server, ino, kind } = self.known(number)?;
         if kind != FileKind::Regular {
             return Err(self.contradiction("segments of what is no regular file"));
         }
-        for part in list.chunks(PART) {
-            self.run(|txn| part.iter().try_for_each(|segment| take_segment(txn, ino, segment)))
-                .await?;
+        if self.zones.is_empty() {
+            self.zones = self.own_zones().await?;
+        }
+        let pieces = list.chunk_by(|a, b| a.pag == b.pag).flat_map(|piece| piece.chunks(PART));
+        for part in pieces {
+            match self.zones.get(&part[0].pag).copied() {
+                Some((owner, zone)) if owner != server => {
+                    self.take_lent((owner, &zone), (server, ino), part).await?;
+                }
+                _ => {
+                    let taken = |txn: &mut Txn<'_>| {
+                        part.iter().try_for_each(|segment| {
+                            txn.space().take_run(segment)?;
+                            txn.layouts().map_taken(ino, *segment)
+                        })
+                    };
+                    self.run(server, taken).await?;
+                }
+            }
         }
         self.done.segments += list.len() as u64;
         Ok(())
     }
+
+    /// The data zones of all servers, with the servers whose they are.
+    async fn own_zones(&self) -> Result<BTreeMap<PagId, (usize, PagFormat)>, LoadError> {
+        let mut zones = BTreeMap::new();
+        for server in 0..self.all.len() {
+            let pags = self.run(server, |txn| txn.space().pags()).await?;
+            let own = pags.iter().filter(|pag| pag.kind == ZoneKind::Blocks);
+            zones.extend(own.map(|pag| (pag.id, (server, pag.zone()))));
+        }
+        Ok(zones)
+    }
+
+    /// Maps free blocks of another server, from which they go with the file.
+    async fn take_lent(
+        &mut self,
+        (owner, zone): (usize, &PagFormat),
+        (server, ino): (usize, Ino),
+        part: &[Segment],
+    ) -> Result<(), LoadError> {
+        let (from, to) = (self.all[owner].superblock().shard, self.all[server].superblock().shard);
+        if self.entered.insert((server, zone.id)) {
+            for mfs in [&self.all[owner], &self.all[server]] {
+                let added = mfs.add_lent_space().await;
+                added.map_err(|error| LoadError::Store(self.at, error))?;
+            }
+            self.run(server, |txn| txn.space().enter_lender(zone)).await?;
+        }
+        self.run(owner, |txn| {
+            part.iter().try_for_each(|segment| {
+                txn.space().take_run(segment)?;
+                txn.space().give(to, segment)
+            })
+        })
+        .await?;
+        self.run(server, |txn| {
+            part.iter().try_for_each(|segment| {
+                txn.space().receive(from, segment)?;
+                txn.layouts().map_taken(ino, *segment)
+            })
+        })
+        .await
+    }
+}
+
+/// A server has another zone of a number than the dump, or none.
+fn other_zone(zone: &Zone, found: Option<PagFormat>) -> String {
+    let here = |here: PagFormat| format!("one of {} from block {} on", here.blocks, here.start);
+    format!(
+        "the dump has a data zone {} of {} blocks from block {} of its device on, the file system {}",
+        zone.id,
+        zone.blocks,
+        zone.start,
+        found.map_or("none of that number".into(), here)
+    )
 }
 
 /// Segments loaded by one transaction.
@@ -416,20 +581,4 @@ fn finish(txn: &mut Txn<'_>, ino: Ino, inode: &Inode) -> Result<(), Stop> {
 fn add_link(txn: &mut Txn<'_>, ino: Ino) -> Result<(), Stop> {
     let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
     txn.names().set_attr(&Attr { nlink: attr.nlink + 1, ..attr })
-}
-
-/// Takes blocks that are free and maps them into a file that has nothing there.
-fn take_segment(txn: &mut Txn<'_>, ino: Ino, segment: &Segment) -> Result<(), Stop> {
-    let (pag, start, len) = (segment.pag, segment.addr.0, segment.len);
-    let end = start.checked_add(len).ok_or(Stop::Fault(Fault::Invalid))?;
-    let run = txn.space().free_run_to(pag, start)?.filter(|&(from, n)| from + n >= end);
-    let (from, n) = run.ok_or(Stop::Fault(Fault::Invalid))?;
-    FREE.remove(txn, &run_key(pag, from))?;
-    for (a, b) in [(from, start), (end, from + n)] {
-        if a < b {
-            FREE.insert(txn, &run_key(pag, a), &(b - a).to_le_bytes())?;
-        }
-    }
-    txn.space().count(pag, -(len as i64), 0)?;
-    txn.layouts().map_taken(ino, *segment)
 }

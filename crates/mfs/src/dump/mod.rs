@@ -12,9 +12,15 @@
 //!   which it has fewer or more data blocks than the file counts. Everything else is in it, and the
 //!   stream is sound;
 //! - a dump of any store ends: a directory with two names is damage, and an error;
-//! - a dump is of one shard: it omits names that lead to others, and directories whose names are
-//!   there, with everything below them, and reports both. Other names of an inode count for
+//! - a dump is of all shards or of one. One of all says of each inode with which shard it lies,
+//!   and a load brings it to that one. So the number of shards stays the same, or grows;
+//! - a dump of one shard of several omits names that lead to others, and directories whose names
+//!   are there, with everything below them, and reports both. Other names of an inode count for
 //!   nothing;
+//! - blocks of another shard that a file has are lent to its shard after a load, and only those.
+//!   Nothing else of loans and moves is in a dump;
+//! - what operations of several shards have done so far is in a dump of all, and the number of
+//!   those that are open is reported;
 //! - a dump of a file system with object targets has them in its head, and of a file that lies in
 //!   an object its record. The load enters the targets, so it finds the same objects there: who
 //!   loads into a file system of another UUID has to give that to the targets, too;
@@ -27,7 +33,10 @@
 //!   on their devices, and not smaller: segments keep their addresses, so the data stays where it
 //!   is.
 
-mod load;
+pub(crate) mod load;
+mod shards;
+#[cfg(test)]
+mod shards_tests;
 pub mod stream;
 #[cfg(test)]
 mod tests;
@@ -36,13 +45,12 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use env::LocalFuture;
-use types::{Attr, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock, Segment};
+use types::{Attr, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock, Segment, ShardId};
 
-pub use load::{LoadError, Loaded, load, load_onto};
+pub use load::{LoadError, Loaded, load_onto};
 use stream::{Inode, Record, SEGMENTS_MAX, StreamError, TargetZone, Writer, Zone};
 
 use crate::format::number::root_dir;
-use crate::format::outside::Outside;
 use crate::format::segment::{decode_item, segment_key};
 use crate::format::slot_size::SlotFeatures;
 use crate::format::space::ZoneKind;
@@ -115,11 +123,13 @@ pub struct Dumped {
     pub left_out: Vec<String>,
     /// How many these are.
     pub left_out_count: u64,
-    /// Names that lead to other shards, and inodes with names there: a line for each, at most
-    /// [`LEFT_OUT_MAX`].
+    /// Names that lead to shards without such an inode in the dump, and inodes with names on other
+    /// shards that the dump does not have: a line for each, at most [`LEFT_OUT_MAX`].
     pub elsewhere: Vec<String>,
     /// How many these are.
     pub elsewhere_count: u64,
+    /// Operations of several shards that are not complete on all of those in the dump.
+    pub open_operations: u64,
     /// What could not be read, or does not have as many data blocks as it counts: a line for each,
     /// at most [`LEFT_OUT_MAX`].
     pub damaged: Vec<String>,
@@ -130,51 +140,78 @@ pub struct Dumped {
     pub zones_unknown: Vec<String>,
 }
 
-/// Writes everything that names lead to. It says nothing of blocks that shards have lent to each
-/// other: a dump with such ones must not be loaded. Nothing may change the store meanwhile. If the
-/// table of data zones is damaged, the labels of `zones` replace it.
+/// The metadata of a shard, and where its data zones lie.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// The metadata.
+    pub mfs: &'a Mfs,
+    /// Its data zones: their labels replace the table of zones if it is damaged.
+    pub zones: &'a [ZoneDevice<'a>],
+}
+
+impl<'a> Source<'a> {
+    /// Metadata whose data zones are not named.
+    pub fn of(mfs: &'a Mfs) -> Source<'a> {
+        Source { mfs, zones: &[] }
+    }
+}
+
+/// Writes everything that names lead to, from the root directory of the first of `sources` on:
+/// these are all shards of a file system, in the order of their numbers, or one. A dump of one
+/// shard says nothing of blocks that shards have lent to each other: one with such ones must not be
+/// loaded. Nothing may change the stores meanwhile.
 ///
 /// # Errors
-/// The store or `out` failed, or a directory has two names.
+/// A store or `out` failed, or a directory has two names.
 pub fn dump<'a>(
-    mfs: &'a Mfs,
-    zones: &'a [ZoneDevice<'a>],
+    sources: &'a [Source<'a>],
     out: &'a mut dyn Write,
 ) -> LocalFuture<'a, Result<Dumped, DumpError>> {
     Box::pin(async move {
         let mut dump = Dump {
-            mfs,
-            content: mfs.superblock().features.has(Feature::INLINE_DATA),
+            sources,
+            content: sources
+                .iter()
+                .any(|it| it.mfs.superblock().features.has(Feature::INLINE_DATA)),
             objects: false,
             out: Writer::new(out),
             linked: HashMap::default(),
             directories: HashSet::default(),
+            guests: HashSet::default(),
             queue: std::collections::VecDeque::new(),
             counts: Dumped::default(),
         };
-        for damaged in mfs.damaged().iter().filter(|damaged| damaged.remedy == Remedy::None) {
-            let text = "what changed last, or more";
-            dump.report_damage(format!(
-                "{text}, of metadata block {}: {}",
-                damaged.block, damaged.what
-            ));
+        for mfs in sources.iter().map(|it| it.mfs) {
+            for damaged in mfs.damaged().iter().filter(|damaged| damaged.remedy == Remedy::None) {
+                let text = "what changed last, or more";
+                dump.report_damage(format!(
+                    "{text}, of metadata block {}: {}",
+                    damaged.block, damaged.what
+                ));
+            }
         }
-        dump.head(zones).await?;
-        let root = root_dir(mfs.superblock().shard);
-        dump.inode(0, Vec::new(), root).await?;
-        while let Some((dir, number)) = dump.queue.pop_front() {
-            dump.directory(dir, number).await?;
+        dump.head().await?;
+        let root = root_dir(sources[0].mfs.superblock().shard);
+        dump.inode(0, Vec::new(), (0, root)).await?;
+        while let Some(((at, dir), number)) = dump.queue.pop_front() {
+            dump.directory((at, dir), number).await?;
         }
-        dump.guests().await?;
+        for at in 0..sources.len() {
+            dump.unseen_guests(at).await?;
+        }
+        dump.count_open_operations().await?;
         let Dumped { inodes, links, segments, .. } = dump.counts;
         dump.out.put(&Record::End { inodes, links, segments })?;
         Ok(dump.counts)
     })
 }
 
+/// An inode, and the source that has it.
+type Place = (usize, Ino);
+
 /// A running dump.
 struct Dump<'a> {
-    mfs: &'a Mfs,
+    sources: &'a [Source<'a>],
     /// Files may have content.
     content: bool,
     /// Files may lie in objects.
@@ -184,56 +221,68 @@ struct Dump<'a> {
     linked: HashMap<Ino, u64>,
     /// Directories met so far.
     directories: HashSet<Ino>,
+    /// Inodes met so far by names on other shards than theirs.
+    guests: HashSet<Ino>,
     /// Directories whose content is still to be written.
-    queue: std::collections::VecDeque<(Ino, u64)>,
+    queue: std::collections::VecDeque<(Place, u64)>,
     counts: Dumped,
 }
 
-fn dumped(zone: &PagFormat) -> Zone {
+fn dumped(server: ShardId, zone: &PagFormat) -> Zone {
     let PagFormat { id, uuid, start, blocks, .. } = *zone;
-    Zone { id, uuid, start, blocks }
+    Zone { server, id, uuid, start, blocks }
 }
 
 impl Dump<'_> {
-    async fn head(&mut self, places: &[ZoneDevice<'_>]) -> Result<(), DumpError> {
-        let (zones, targets) = match self.mfs.run(Cost::READ, |txn| txn.space().pags()).await {
-            Ok((pags, _)) => {
-                let zone = |pag: &PagState| dumped(&pag.zone());
-                let is_target = |pag: &&PagState| pag.kind == ZoneKind::Target;
-                let zones = pags.iter().filter(|pag| !is_target(pag)).map(zone).collect();
-                let mut targets = Vec::new();
-                for pag in pags.iter().filter(is_target) {
-                    let (id, uuid, blocks) = (pag.id, pag.uuid, pag.total);
-                    let address = self.read(|txn| txn.space().target_address(id)).await?;
-                    let address = address.unwrap_or_default().into_bytes();
-                    targets.push(TargetZone { id, uuid, blocks, address });
+    async fn head(&mut self) -> Result<(), DumpError> {
+        let (mut zones, mut targets) = (Vec::new(), Vec::new());
+        for at in 0..self.sources.len() {
+            let server = self.server(at);
+            let pags = match self.sources[at].mfs.run(Cost::READ, |txn| txn.space().pags()).await {
+                Ok((pags, _)) => pags,
+                Err(StoreError::Corrupt { .. }) => {
+                    zones.extend(self.zones_from_labels(at).await);
+                    continue;
                 }
-                (zones, targets)
+                Err(error) => return Err(error.into()),
+            };
+            // A dump of one shard has no other place for borrowed ones.
+            let is_here = |pag: &&PagState| match pag.kind {
+                ZoneKind::Blocks => true,
+                ZoneKind::Borrowed => self.sources.len() == 1,
+                ZoneKind::Target => false,
+            };
+            zones.extend(pags.iter().filter(is_here).map(|pag| dumped(server, &pag.zone())));
+            for pag in pags.iter().filter(|pag| pag.kind == ZoneKind::Target) {
+                let (id, uuid, blocks) = (pag.id, pag.uuid, pag.total);
+                let address = self.read(at, |txn| txn.space().target_address(id)).await?;
+                let address = address.unwrap_or_default().into_bytes();
+                targets.push(TargetZone { server, id, uuid, blocks, address });
             }
-            Err(StoreError::Corrupt { .. }) => (self.zones_from_labels(places).await, Vec::new()),
-            Err(error) => return Err(error.into()),
-        };
-        let (content, name) = (self.content, self.mfs.identity().name.into_bytes());
+        }
+        let (content, servers) = (self.content, self.sources.len() as u8);
+        let name = self.sources[0].mfs.identity().name.into_bytes();
         self.objects = !targets.is_empty();
-        Ok(self.out.put(&Record::Head { content, name, zones, targets })?)
+        Ok(self.out.put(&Record::Head { content, name, servers, zones, targets })?)
     }
 
     /// The data zones, from their labels.
-    async fn zones_from_labels(&mut self, places: &[ZoneDevice<'_>]) -> Vec<Zone> {
-        let Some(device) = self.mfs.device().filter(|_| !places.is_empty()) else {
+    async fn zones_from_labels(&mut self, at: usize) -> Vec<Zone> {
+        let (server, Source { mfs, zones }) = (self.server(at), self.sources[at]);
+        let Some(device) = mfs.device().filter(|_| !zones.is_empty()) else {
             self.counts.zones_unknown.push("no data zone was named".into());
             return Vec::new();
         };
-        let labels = ZoneLabels::read(&device.env, self.mfs.identity().uuid, places).await;
+        let labels = ZoneLabels::read(&device.env, mfs.identity().uuid, zones).await;
         self.counts.zones_unknown.extend(labels.missing().cloned());
-        labels.found().map(|zone| dumped(&zone)).collect()
+        labels.found().map(|zone| dumped(server, &zone)).collect()
     }
 
-    async fn directory(&mut self, dir: Ino, number: u64) -> Result<(), DumpError> {
+    async fn directory(&mut self, (at, dir): Place, number: u64) -> Result<(), DumpError> {
         let (mut after, mut without) = (0, BTreeSet::new());
         loop {
             let (mut illegal, mut unread) = (Vec::new(), BTreeSet::new());
-            let read = self.mfs.run(Cost::READ, |txn| {
+            let read = self.sources[at].mfs.run(Cost::READ, |txn| {
                 illegal.clear();
                 unread.clear();
                 txn.names().readdir_reporting(dir, after, PAGE, &without, |left| match left {
@@ -246,29 +295,34 @@ impl Dump<'_> {
                 Err(StoreError::Corrupt { block, .. }) if without.insert(block) => continue,
                 Err(error) => {
                     let damage = Damage::new(error)?;
-                    let what = self.subject(dir).await?;
+                    let what = self.subject((at, dir)).await?;
                     self.report_damage(format!("from some name on, what is in {what}: {damage}"));
                     return Ok(());
                 }
                 Ok(read) => read,
             };
             self.leave_out(dir, &illegal);
-            self.report_unread(dir, &unread).await?;
+            self.report_unread((at, dir), &unread).await?;
             let Some(last) = entries.last() else { return Ok(()) };
             after = last.cookie;
             let end = entries.len() < PAGE;
             for entry in entries {
                 let name = entry.name.as_bytes().to_vec();
-                if entry.attr.is_none() && !self.is_here(entry.ino).await? {
+                let is_link = entry.attr.is_none();
+                let home = if is_link { self.home(at, entry.ino).await? } else { Some(at) };
+                let Some(home) = home else {
                     self.leave_elsewhere(entry.ino, dir, &name);
                     continue;
+                };
+                if home != at {
+                    self.guests.insert(entry.ino);
                 }
                 match self.linked.get(&entry.ino).copied() {
                     Some(of) => {
                         self.counts.links += 1;
                         self.out.put(&Record::Link { parent: number, name, number: of })?;
                     }
-                    None => self.inode(number, name, entry.ino).await?,
+                    None => self.inode(number, name, (home, entry.ino)).await?,
                 }
             }
             // What is omitted behind the last entry has been reported: do not read it again.
@@ -276,10 +330,6 @@ impl Dump<'_> {
                 return Ok(());
             }
         }
-    }
-
-    async fn is_here(&self, ino: Ino) -> Result<bool, StoreError> {
-        Ok(self.mfs.run(Cost::READ, |txn| txn.names().is_here(ino)).await?.0)
     }
 
     fn leave_out(&mut self, dir: Ino, illegal: &[(Vec<u8>, Ino)]) {
@@ -305,42 +355,17 @@ impl Dump<'_> {
         }
     }
 
-    /// Reports inodes with names on other shards.
-    async fn guests(&mut self) -> Result<(), DumpError> {
-        let mut after = Ino::NONE;
-        loop {
-            let read = self.read(|txn| txn.names().guests(after, PAGE)).await?;
-            let guests = match read {
-                Ok(guests) => guests,
-                Err(damage) => {
-                    self.report_damage(format!("which inodes other shards name: {damage}"));
-                    return Ok(());
-                }
-            };
-            let Some(&(last, _)) = guests.last() else { return Ok(()) };
-            after = last;
-            for (ino, outside) in guests {
-                self.report_elsewhere(match outside {
-                    Outside::Parent(parent) => {
-                        format!("directory {ino}, with all below it, of directory {parent}")
-                    }
-                    Outside::Names(names) => format!("{names} names of inode {ino}"),
-                });
-            }
-        }
-    }
-
     /// Reports slots, and whole blocks, of a directory that cannot be read.
     async fn report_unread(
         &mut self,
-        dir: Ino,
+        dir: Place,
         unread: &BTreeSet<(MetaBlock, Option<u32>)>,
     ) -> Result<(), DumpError> {
         if unread.is_empty() {
             return Ok(());
         }
         let what = self.subject(dir).await?;
-        let names = self.mfs.superblock().features.slots().per_block();
+        let names = self.sources[dir.0].mfs.superblock().features.slots().per_block();
         for (block, slot) in unread {
             self.report_damage(match slot {
                 Some(slot) => format!("a name of {what}: slot {slot}, in metadata block {block}"),
@@ -359,8 +384,8 @@ impl Dump<'_> {
     }
 
     /// An inode in words: by its path, if that can be read.
-    async fn subject(&self, ino: Ino) -> Result<String, DumpError> {
-        let path = self.read(|txn| txn.names().path(ino)).await?.ok().flatten();
+    async fn subject(&self, (at, ino): Place) -> Result<String, DumpError> {
+        let path = self.read(at, |txn| txn.names().path(ino)).await?.ok().flatten();
         Ok(match path {
             Some(path) => format!("{:?} (inode {ino})", String::from_utf8_lossy(&path)),
             None => format!("inode {ino}"),
@@ -370,9 +395,10 @@ impl Dump<'_> {
     /// The result of `body`, or the damage that it met.
     async fn read<T>(
         &self,
+        at: usize,
         body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<Result<T, Damage>, DumpError> {
-        match self.mfs.run(Cost::READ, body).await {
+        match self.sources[at].mfs.run(Cost::READ, body).await {
             Ok((value, _)) => Ok(Ok(value)),
             Err(error) => Damage::new(error).map(Err),
         }
@@ -381,27 +407,32 @@ impl Dump<'_> {
     /// As [`Dump::read`]; what cannot be read is reported as `part` of the inode, and empty.
     async fn read_part<T: Default>(
         &mut self,
-        ino: Ino,
+        place: Place,
         part: &str,
         body: impl FnMut(&mut Txn<'_>) -> Result<T, Stop>,
     ) -> Result<T, DumpError> {
-        match self.read(body).await? {
+        match self.read(place.0, body).await? {
             Ok(value) => Ok(value),
             Err(damage) => {
-                let what = self.subject(ino).await?;
+                let what = self.subject(place).await?;
                 self.report_damage(format!("the {part} of {what}: {damage}"));
                 Ok(T::default())
             }
         }
     }
 
-    async fn inode(&mut self, parent: u64, name: Vec<u8>, ino: Ino) -> Result<(), DumpError> {
+    async fn inode(
+        &mut self,
+        parent: u64,
+        name: Vec<u8>,
+        (at, ino): Place,
+    ) -> Result<(), DumpError> {
         let body = |txn: &mut Txn<'_>| {
             let attr = txn.names().attr(ino)?.ok_or(Stop::Fault(Fault::Stale))?;
             // Attributes count inline data as a block, which it is not.
             Ok((attr, txn.names().locate_live(ino)?.1.blocks()))
         };
-        let (attr, blocks) = match self.read(body).await? {
+        let (attr, blocks) = match self.read(at, body).await? {
             Ok(said) => said,
             // Without the root there is nothing to dump.
             Err(damage) if parent == 0 => {
@@ -424,48 +455,61 @@ impl Dump<'_> {
         let mut target = Vec::new();
         if kind == FileKind::Symlink {
             let part = "target (so the symbolic link)";
-            target = self.read_part(ino, part, |txn| txn.names().symlink(ino)).await?;
+            target = self.read_part((at, ino), part, |txn| txn.names().symlink(ino)).await?;
             if target.is_empty() {
                 return Ok(());
             }
         }
         let part = "extended attributes";
-        let xattrs = self.read_part(ino, part, |txn| Ok(txn.names().load_xattrs(ino)?.2)).await?;
+        let xattrs =
+            self.read_part((at, ino), part, |txn| Ok(txn.names().load_xattrs(ino)?.2)).await?;
         self.counts.inodes += 1;
         let number = self.counts.inodes;
         let mut attr = Attr { ino: Ino(number), nlink: 0, blocks: 0, ..attr };
         if kind == FileKind::Directory {
             attr.size = 0;
-            self.queue.push_back((ino, number));
+            self.queue.push_back(((at, ino), number));
         } else if nlink > 1 {
             self.linked.insert(ino, number);
         }
-        self.out.put(&Record::Inode(Box::new(Inode { parent, name, attr, target, xattrs })))?;
+        let inode = Inode { server: self.server(at), parent, name, attr, target, xattrs };
+        self.out.put(&Record::Inode(Box::new(inode)))?;
         if kind == FileKind::Regular {
-            if self.content {
-                let part = "content that lies with it";
-                let bytes = self.read_part(ino, part, |txn| txn.layouts().content(ino)).await?;
-                if !bytes.is_empty() {
-                    self.out.put(&Record::Content { number, bytes })?;
-                }
-            }
-            if self.objects {
-                let part = "object record";
-                let record = self.read_part(ino, part, |txn| txn.layouts().object(ino)).await?;
-                if let Some(record) = record {
-                    self.out.put(&Record::Object { number, record })?;
-                }
-            }
-            self.segments(ino, number, blocks).await?;
+            self.file((at, ino), number, blocks).await?;
         }
         Ok(())
     }
 
+    /// Writes where the content of a file lies, which counts `blocks` data blocks.
+    async fn file(&mut self, place: Place, number: u64, blocks: u64) -> Result<(), DumpError> {
+        let (_, ino) = place;
+        if self.content {
+            let part = "content that lies with it";
+            let bytes = self.read_part(place, part, |txn| txn.layouts().content(ino)).await?;
+            if !bytes.is_empty() {
+                self.out.put(&Record::Content { number, bytes })?;
+            }
+        }
+        if self.objects {
+            let part = "object record";
+            let record = self.read_part(place, part, |txn| txn.layouts().object(ino)).await?;
+            if let Some(record) = record {
+                self.out.put(&Record::Object { number, record })?;
+            }
+        }
+        self.segments(place, number, blocks).await
+    }
+
     /// Writes the segments of a file, which counts `counted` data blocks.
-    async fn segments(&mut self, ino: Ino, number: u64, counted: u64) -> Result<(), DumpError> {
+    async fn segments(
+        &mut self,
+        (at, ino): Place,
+        number: u64,
+        counted: u64,
+    ) -> Result<(), DumpError> {
         let (mut from, mut mapped, mut without) = (FileBlock(0), 0u64, BTreeSet::new());
         let damage = loop {
-            let read = self.mfs.run(Cost::READ, |txn| match without.is_empty() {
+            let read = self.sources[at].mfs.run(Cost::READ, |txn| match without.is_empty() {
                 true => txn.layouts().layout(ino, from, SEGMENTS_MAX),
                 false => layout_without(txn, ino, from, SEGMENTS_MAX, &without),
             });
@@ -481,7 +525,7 @@ impl Dump<'_> {
             self.out.put(&Record::Segments { number, list })?;
         };
         if mapped != counted || damage.is_some() || !without.is_empty() {
-            let what = self.subject(ino).await?;
+            let what = self.subject((at, ino)).await?;
             let blocks: Vec<_> =
                 without.iter().map(|block| format!("; metadata block {block}")).collect();
             self.report_damage(format!(

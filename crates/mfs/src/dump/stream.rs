@@ -17,19 +17,20 @@
 //!
 //! | kind | name | body |
 //! |---|---|---|
-//! | 1 | head | `"REDBUDDMP1"` · version u32 (1, or 2 if there are object targets) · content u8 (1 where the file system has the feature `inline-data`; else 0: there are no records of content) · name of the file system, bytes · zones u32, each ⟨pag u16, uuid 16, start on the device u64, blocks u64⟩ · only in version 2: object targets u32, at least one, each ⟨pag u16, uuid 16, blocks u64, address, bytes⟩ |
+//! | 1 | head | `"REDBUDDMP1"` · version u32 (1; 2 if there are object targets; 3 if there are several metadata servers) · content u8 (1 where the file system has the feature `inline-data`; else 0: there are no records of content) · name of the file system, bytes · only in version 3: metadata servers u8, at least two · zones u32, each ⟨server u8, only in version 3; pag u16, uuid 16, start on the device u64, blocks u64⟩ · only in versions 2 and 3: object targets u32, in version 2 at least one, each ⟨server u8, only in version 3; pag u16, uuid 16, blocks u64, address, bytes⟩ |
 //! | 2 | inode | number u64 · parent u64 (0: this is the root) · name, bytes · kind u8 · mode u16 · uid u32 · gid u32 · rdev u32 · size u64 · atime, mtime, ctime, btime, each ⟨seconds i64, nanos u32⟩ · version u64 · target of a symlink, bytes · xattrs u32, each ⟨name, bytes; value, bytes⟩ |
+//! | 8 | inode elsewhere | server u8, not 0 · as an inode; only in version 3. An inode of kind 2 lies with server 0 |
 //! | 3 | link | parent u64 · name, bytes · number of the inode u64 |
 //! | 4 | segments | number of the inode u64 · count u32 (1 to 1000), each a segment of 24 bytes as in a slot |
 //! | 6 | content | number of the inode u64 · what its block 0 begins with, bytes; the rest of the block is zero |
-//! | 7 | object | number of the inode u64 · its object record as in a slot; only in version 2 |
+//! | 7 | object | number of the inode u64 · its object record as in a slot; only with object targets |
 //! | 5 | end | inodes u64 · links u64 · segments u64 |
 
 use std::fmt;
 use std::io::{Read, Write};
 
 use types::limits::{SYMLINK_MAX, XATTR_TOTAL_MAX};
-use types::{Attr, FileKind, Ino, PagId, Segment, Timestamp, Uuid};
+use types::{Attr, FileKind, Ino, PagId, Segment, ShardId, Timestamp, Uuid};
 
 use crate::format::object::ObjectRecord;
 use crate::format::segment::{SEGMENT, decode_segment, encode_segment};
@@ -41,6 +42,8 @@ use engine::stream::{RecordError, RecordReader, RecordWriter};
 pub const STREAM_VERSION: u32 = 1;
 /// The version of a stream with some.
 pub const STREAM_VERSION_OBJECTS: u32 = 2;
+/// The version of a stream of several metadata servers.
+pub const STREAM_VERSION_SERVERS: u32 = 3;
 /// Bytes of a record's body at most.
 pub const RECORD_MAX: usize = BLOB_MAX + SYMLINK_MAX + 4096;
 /// Segments of one record.
@@ -54,6 +57,8 @@ const _: () = assert!(SEGMENTS_MAX * SEGMENT + 12 < RECORD_MAX && XATTR_TOTAL_MA
 /// A data zone, as the dump knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Zone {
+    /// The metadata server whose zone it is; 0 in a dump of one.
+    pub server: ShardId,
     /// Its number.
     pub id: PagId,
     /// The UUID of its slice.
@@ -67,6 +72,8 @@ pub struct Zone {
 /// An object target, as the dump knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetZone {
+    /// The metadata server that knows it by this number; 0 in a dump of one.
+    pub server: ShardId,
     /// Its number.
     pub id: PagId,
     /// Its UUID.
@@ -80,6 +87,8 @@ pub struct TargetZone {
 /// An inode with its first name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
+    /// The metadata server with which it lies; 0 in a dump of one.
+    pub server: ShardId,
     /// Number of its directory in the dump; 0: this is the root.
     pub parent: u64,
     /// Its name; empty for the root.
@@ -101,6 +110,8 @@ pub enum Record {
         content: bool,
         /// Name of the file system.
         name: Vec<u8>,
+        /// Its metadata servers: those of the dump.
+        servers: u8,
         /// Its data zones.
         zones: Vec<Zone>,
         /// Its object targets.
@@ -172,7 +183,7 @@ impl fmt::Display for StreamError {
             }
             StreamError::Version(version) => write!(
                 f,
-                "the dump has version {version}, this release knows {STREAM_VERSION_OBJECTS}; use a newer \
+                "the dump has version {version}, this release knows {STREAM_VERSION_SERVERS}; use a newer \
                  release of redbud"
             ),
             StreamError::Truncated(number) => {
@@ -197,7 +208,8 @@ impl Record {
     fn kind(&self) -> u8 {
         match self {
             Record::Head { .. } => 1,
-            Record::Inode(_) => 2,
+            Record::Inode(inode) if inode.server == ShardId(0) => 2,
+            Record::Inode(_) => 8,
             Record::Link { .. } => 3,
             Record::Segments { .. } => 4,
             Record::End { .. } => 5,
@@ -206,35 +218,83 @@ impl Record {
         }
     }
 
+    fn encode_head(&self, out: &mut Vec<u8>) {
+        let Record::Head { content, name, servers, zones, targets } = self else { return };
+        let several = *servers > 1;
+        let version = match (several, targets.is_empty()) {
+            (true, _) => STREAM_VERSION_SERVERS,
+            (false, false) => STREAM_VERSION_OBJECTS,
+            (false, true) => STREAM_VERSION,
+        };
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&version.to_le_bytes());
+        out.push(u8::from(*content));
+        put_bytes(out, name);
+        out.extend(several.then_some(*servers));
+        out.extend_from_slice(&(zones.len() as u32).to_le_bytes());
+        for zone in zones {
+            out.extend(several.then_some(zone.server.0));
+            out.extend_from_slice(&zone.id.0.to_le_bytes());
+            out.extend_from_slice(&zone.uuid.0);
+            out.extend_from_slice(&zone.start.to_le_bytes());
+            out.extend_from_slice(&zone.blocks.to_le_bytes());
+        }
+        if version == STREAM_VERSION {
+            return;
+        }
+        out.extend_from_slice(&(targets.len() as u32).to_le_bytes());
+        for target in targets {
+            out.extend(several.then_some(target.server.0));
+            out.extend_from_slice(&target.id.0.to_le_bytes());
+            out.extend_from_slice(&target.uuid.0);
+            out.extend_from_slice(&target.blocks.to_le_bytes());
+            put_bytes(out, &target.address);
+        }
+    }
+
+    fn decode_head(body: &mut Body<'_>) -> Option<Record> {
+        body.take(MAGIC.len())?;
+        let version = body.u32()?;
+        let content = body.flag()?;
+        let name = body.bytes()?.to_vec();
+        let several = version == STREAM_VERSION_SERVERS;
+        let servers = if several { body.u8()? } else { 1 };
+        let server = |body: &mut Body<'_>| match several {
+            true => body.u8().filter(|&server| server < servers).map(ShardId),
+            false => Some(ShardId(0)),
+        };
+        let mut zones = Vec::new();
+        for _ in 0..body.u32()? {
+            let (server, id) = (server(body)?, PagId(body.u16()?));
+            let uuid = Uuid(body.take(16)?.try_into().ok()?);
+            zones.push(Zone { server, id, uuid, start: body.u64()?, blocks: body.u64()? });
+        }
+        let mut targets = Vec::new();
+        let count = if version == STREAM_VERSION { 0 } else { body.u32()? };
+        for _ in 0..count {
+            let (server, id) = (server(body)?, PagId(body.u16()?));
+            let uuid = Uuid(body.take(16)?.try_into().ok()?);
+            let (blocks, address) = (body.u64()?, body.bytes()?.to_vec());
+            targets.push(TargetZone { server, id, uuid, blocks, address });
+        }
+        let sound = match version {
+            STREAM_VERSION_SERVERS => servers > 1,
+            STREAM_VERSION_OBJECTS => !targets.is_empty(),
+            _ => true,
+        };
+        sound.then_some(Record::Head { content, name, servers, zones, targets })
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Record::Head { content, name, zones, targets } => {
-                out.extend_from_slice(MAGIC);
-                let plain = targets.is_empty();
-                let version = if plain { STREAM_VERSION } else { STREAM_VERSION_OBJECTS };
-                out.extend_from_slice(&version.to_le_bytes());
-                out.push(u8::from(*content));
-                put_bytes(&mut out, name);
-                out.extend_from_slice(&(zones.len() as u32).to_le_bytes());
-                for zone in zones {
-                    out.extend_from_slice(&zone.id.0.to_le_bytes());
-                    out.extend_from_slice(&zone.uuid.0);
-                    out.extend_from_slice(&zone.start.to_le_bytes());
-                    out.extend_from_slice(&zone.blocks.to_le_bytes());
+            Record::Head { .. } => self.encode_head(&mut out),
+            Record::Inode(inode) => {
+                if inode.server != ShardId(0) {
+                    out.push(inode.server.0);
                 }
-                if plain {
-                    return out;
-                }
-                out.extend_from_slice(&(targets.len() as u32).to_le_bytes());
-                for target in targets {
-                    out.extend_from_slice(&target.id.0.to_le_bytes());
-                    out.extend_from_slice(&target.uuid.0);
-                    out.extend_from_slice(&target.blocks.to_le_bytes());
-                    put_bytes(&mut out, &target.address);
-                }
+                inode.encode(&mut out);
             }
-            Record::Inode(inode) => inode.encode(&mut out),
             Record::Link { parent, name, number } => {
                 out.extend_from_slice(&parent.to_le_bytes());
                 put_bytes(&mut out, name);
@@ -265,33 +325,12 @@ impl Record {
     fn decode(kind: u8, body: &[u8]) -> Option<Record> {
         let mut body = Body(body);
         let record = match kind {
-            1 => {
-                body.take(MAGIC.len())?;
-                let version = body.u32()?;
-                let content = body.flag()?;
-                let name = body.bytes()?.to_vec();
-                let mut zones = Vec::new();
-                for _ in 0..body.u32()? {
-                    let id = PagId(body.u16()?);
-                    let uuid = Uuid(body.take(16)?.try_into().ok()?);
-                    zones.push(Zone { id, uuid, start: body.u64()?, blocks: body.u64()? });
-                }
-                let mut targets = Vec::new();
-                if version == STREAM_VERSION_OBJECTS {
-                    let count = body.u32()?;
-                    for _ in 0..count {
-                        let (id, uuid) =
-                            (PagId(body.u16()?), Uuid(body.take(16)?.try_into().ok()?));
-                        let (blocks, address) = (body.u64()?, body.bytes()?.to_vec());
-                        targets.push(TargetZone { id, uuid, blocks, address });
-                    }
-                    if targets.is_empty() {
-                        return None;
-                    }
-                }
-                Record::Head { content, name, zones, targets }
+            1 => Record::decode_head(&mut body)?,
+            2 => Record::Inode(Box::new(Inode::decode(ShardId(0), &mut body)?)),
+            8 => {
+                let server = ShardId(body.u8().filter(|&server| server > 0)?);
+                Record::Inode(Box::new(Inode::decode(server, &mut body)?))
             }
-            2 => Record::Inode(Box::new(Inode::decode(&mut body)?)),
             3 => {
                 let (parent, name) = (body.u64()?, body.bytes()?.to_vec());
                 Record::Link { parent, name, number: body.u64()? }
@@ -345,9 +384,9 @@ impl Inode {
         }
     }
 
-    fn decode(body: &mut Body<'_>) -> Option<Inode> {
+    fn decode(server: ShardId, body: &mut Body<'_>) -> Option<Inode> {
         let (ino, parent, name) = (Ino(body.u64()?), body.u64()?, body.bytes()?.to_vec());
-        let kind = FileKind::from_u8(body.take(1)?[0])?;
+        let kind = FileKind::from_u8(body.u8()?)?;
         let (mode, uid, gid, rdev) = (body.u16()?, body.u32()?, body.u32()?, body.u32()?);
         let size = body.u64()?;
         let mut times = [Timestamp::default(); 4];
@@ -383,7 +422,7 @@ impl Inode {
             spread: false,
             version,
         };
-        Some(Inode { parent, name, attr, target, xattrs })
+        Some(Inode { server, parent, name, attr, target, xattrs })
     }
 }
 
@@ -398,11 +437,15 @@ impl<'a> Body<'a> {
     }
 
     fn flag(&mut self) -> Option<bool> {
-        match self.take(1)?[0] {
+        match self.u8()? {
             0 => Some(false),
             1 => Some(true),
             _ => None,
         }
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
     }
 
     fn u16(&mut self) -> Option<u16> {
@@ -449,12 +492,14 @@ pub struct Reader<'a> {
     content: bool,
     /// Records of objects may come.
     objects: bool,
+    /// Metadata servers with which inodes may lie.
+    servers: u8,
 }
 
 impl<'a> Reader<'a> {
     /// Reads from `input`, which should be buffered.
     pub fn new(input: &'a mut dyn Read) -> Reader<'a> {
-        Reader { records: RecordReader::new(input), content: false, objects: false }
+        Reader { records: RecordReader::new(input), content: false, objects: false, servers: 1 }
     }
 
     /// Number of the next record.
@@ -504,15 +549,19 @@ impl<'a> Reader<'a> {
             return Err(damaged("wrong checksum"));
         }
         // The version decides whether the remainder can be understood.
-        let known = [STREAM_VERSION, STREAM_VERSION_OBJECTS];
+        let known = [STREAM_VERSION, STREAM_VERSION_OBJECTS, STREAM_VERSION_SERVERS];
         if number == 0 && !known.contains(&get_u32(&body, MAGIC.len())) {
             return Err(StreamError::Version(get_u32(&body, MAGIC.len())));
         }
         self.records.advance();
         let record = Record::decode(kind, &body).ok_or(damaged("it makes no sense"))?;
         match record {
-            Record::Head { content, ref targets, .. } if number == 0 => {
+            Record::Head { content, servers, ref targets, .. } if number == 0 => {
                 (self.content, self.objects) = (content, !targets.is_empty());
+                self.servers = servers;
+            }
+            Record::Inode(ref inode) if inode.server.0 >= self.servers => {
+                return Err(damaged("an inode of a server that the head does not have"));
             }
             Record::Content { .. } if !self.content => {
                 return Err(damaged("content, though the head says that there is none"));

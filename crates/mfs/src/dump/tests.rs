@@ -1,16 +1,18 @@
 //! What is dumped, loaded and dumped again is the same; damaged streams are refused.
 
+use std::slice::from_ref;
+
 use env::DiskOptions;
 use env::sim::{SimRng, SimWorld};
 use types::limits::CONTENT_MAX;
 use types::{
     Attr, ClientId, FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId, Segment,
-    SegmentState, Timestamp, Uuid,
+    SegmentState, ShardId, Timestamp, Uuid,
 };
 
-use super::dump;
 use super::load::{LoadError, load, load_onto};
 use super::stream::{Inode, Reader, Record, StreamError, TargetZone, Writer, Zone};
+use super::{Source, dump};
 use crate::format::object::ObjectRecord;
 use crate::format::outside::Outside;
 use crate::format::slot::{self, SlotSize};
@@ -26,7 +28,7 @@ use engine::format::features::Features;
 
 fn dumped(mfs: &Mfs) -> Vec<u8> {
     let mut out = Vec::new();
-    now(dump(mfs, &[], &mut out)).unwrap();
+    now(dump(&[Source::of(mfs)], &mut out)).unwrap();
     out
 }
 
@@ -35,7 +37,7 @@ fn loaded(bytes: &[u8]) -> Result<Mfs, LoadError> {
 }
 
 fn loaded_into(mfs: Mfs, bytes: &[u8]) -> Result<Mfs, LoadError> {
-    now(load(&mfs, &mut &bytes[..])).map(|_| mfs)
+    now(load(from_ref(&mfs), &mut &bytes[..])).map(|_| mfs)
 }
 
 /// A tree of random inodes, with everything an inode may have; every second one has layout blocks.
@@ -157,7 +159,7 @@ fn tree_moves_between_all_slot_sizes() {
     for size in SlotSize::ALL {
         assert!(dumped(&random_tree_with(8, size)) == bytes, "made with {size:?}");
         let copy = formatted_with(size);
-        now(load(&copy, &mut &bytes[..])).unwrap();
+        now(load(from_ref(&copy), &mut &bytes[..])).unwrap();
         assert!(dumped(&copy) == bytes, "loaded into {size:?}");
         copy.forget_indexes();
         assert_eq!(now(check(&copy)).unwrap().problems, [], "{size:?}");
@@ -235,7 +237,7 @@ fn contradicting_records_are_refused() {
     });
     // A file system that was used is no target.
     let used = random_tree(4);
-    let error = now(load(&used, &mut &bytes[..])).unwrap_err();
+    let error = now(load(from_ref(&used), &mut &bytes[..])).unwrap_err();
     assert!(matches!(error, LoadError::Target(_)), "{error}");
 }
 
@@ -252,7 +254,7 @@ fn dump_of_directories_in_a_circle_ends_and_says_what_to_do() {
             txn.names().put_link(dir, b"up", to, FileKind::Directory)
         });
         let mut room = [0; 1 << 16];
-        let error = now(dump(&mfs, &[], &mut &mut room[..])).unwrap_err().to_string();
+        let error = now(dump(&[Source::of(&mfs)], &mut &mut room[..])).unwrap_err().to_string();
         assert!(error.contains("\"up\"") && error.contains("fsck --repair"), "{error}");
     }
 }
@@ -276,7 +278,7 @@ fn failed_load_leaves_a_file_system_that_does_not_open() {
         let disk = env.open_disk("meta", write).await.unwrap();
         let options = OpenOptions::default();
         Mfs::format(&env, &disk, &format).await.unwrap();
-        let cut = load_onto(&env, &disk, options, &mut &bytes[..bytes.len() / 2]).await;
+        let cut = load_onto(&env, &[(&disk).into()], options, &mut &bytes[..bytes.len() / 2]).await;
         assert!(matches!(cut, Err(LoadError::Stream(StreamError::Truncated(_)))));
         for read_only in [true, false] {
             let opened = Mfs::open(&env, &disk, OpenOptions { read_only, ..options }).await;
@@ -284,35 +286,41 @@ fn failed_load_leaves_a_file_system_that_does_not_open() {
             assert!(error.contains("did not finish") && error.contains("mkfs --force"), "{error}");
         }
         assert!(fsck(&env, &disk, FsckOptions::default()).await.is_err());
-        assert!(load_onto(&env, &disk, options, &mut &bytes[..]).await.is_err(), "without mkfs");
+        assert!(
+            load_onto(&env, &[(&disk).into()], options, &mut &bytes[..]).await.is_err(),
+            "without mkfs"
+        );
         Mfs::format(&env, &disk, &format).await.unwrap();
         // What the head already shows leaves the file system as it is.
         let here = format.pags[0];
         for (id, start, said) in [(PagId(9), 0, "none of that number"), (here.id, 5, "block 5")] {
-            let zones = vec![Zone { id, uuid: here.uuid, start, blocks: 1 }];
+            let zones = vec![Zone { server: ShardId(0), id, uuid: here.uuid, start, blocks: 1 }];
             let mut strange = Vec::new();
             Writer::new(&mut strange)
                 .put(&Record::Head {
                     content: false,
                     name: b"x".to_vec(),
+                    servers: 1,
                     zones,
                     targets: Vec::new(),
                 })
                 .unwrap();
-            let refused = load_onto(&env, &disk, options, &mut &strange[..]).await.unwrap_err();
+            let refused =
+                load_onto(&env, &[(&disk).into()], options, &mut &strange[..]).await.unwrap_err();
             assert!(refused.to_string().contains(said), "{refused}");
         }
         let (mut strange, zones) = (Vec::new(), Vec::new());
         let targets = Vec::new();
-        let head = Record::Head { content: true, name: b"x".to_vec(), zones, targets };
+        let head = Record::Head { content: true, name: b"x".to_vec(), servers: 1, zones, targets };
         Writer::new(&mut strange).put(&head).unwrap();
-        let refused = load_onto(&env, &disk, options, &mut &strange[..]).await.unwrap_err();
+        let refused =
+            load_onto(&env, &[(&disk).into()], options, &mut &strange[..]).await.unwrap_err();
         assert!(refused.to_string().contains("inline-data"), "{refused}");
-        load_onto(&env, &disk, options, &mut &bytes[..]).await.unwrap();
+        load_onto(&env, &[(&disk).into()], options, &mut &bytes[..]).await.unwrap();
         let mfs = Mfs::open(&env, &disk, options).await.unwrap();
         assert_eq!(mfs.superblock().features, Features::NONE);
         let mut out = Vec::new();
-        dump(&mfs, &[], &mut out).await.unwrap();
+        dump(&[Source::of(&mfs)], &mut out).await.unwrap();
         assert!(out == bytes);
     });
 }
@@ -338,7 +346,7 @@ fn trailing_bytes_and_impossible_nanoseconds_are_refused() {
 #[test]
 fn illegal_names_are_reported_and_nothing_else_is_omitted() {
     let mfs = random_tree(7);
-    let whole = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
+    let whole = now(dump(&[Source::of(&mfs)], &mut Vec::new())).unwrap();
     assert_eq!(whole.left_out_count, 0);
     let legal = Name::new(b"legal").unwrap();
     run(&mfs, |txn| {
@@ -349,7 +357,7 @@ fn illegal_names_are_reported_and_nothing_else_is_omitted() {
         }
         Ok(())
     });
-    let dumped = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
+    let dumped = now(dump(&[Source::of(&mfs)], &mut Vec::new())).unwrap();
     assert_eq!((dumped.inodes, dumped.links), (whole.inodes + 1, whole.links));
     assert_eq!((dumped.left_out_count, dumped.left_out.len()), (3, 3));
     assert!(dumped.left_out[0].starts_with("\"a/b\" of inode"), "{:?}", dumped.left_out);
@@ -369,7 +377,7 @@ fn inline_data_is_dumped_and_not_counted_as_data_blocks() {
             }
             Ok(())
         });
-        let told = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
+        let told = now(dump(&[Source::of(&mfs)], &mut Vec::new())).unwrap();
         assert_eq!((told.inodes, told.damaged_count), (3, 0), "{size:?}: {:?}", told.damaged);
     }
 }
@@ -386,7 +394,7 @@ fn senseless_slot_costs_no_other_name_of_its_block() {
         }
         Ok(dir)
     });
-    let whole = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
+    let whole = now(dump(&[Source::of(&mfs)], &mut Vec::new())).unwrap();
     assert_eq!((whole.inodes, whole.damaged_count), (42, 0));
     let block = run(&mfs, |txn| {
         let victim = txn.names().lookup(dir, &name(17))?.unwrap();
@@ -397,7 +405,7 @@ fn senseless_slot_costs_no_other_name_of_its_block() {
         Ok(spot.block)
     });
     mfs.forget_indexes();
-    let told = now(dump(&mfs, &[], &mut Vec::new())).unwrap();
+    let told = now(dump(&[Source::of(&mfs)], &mut Vec::new())).unwrap();
     assert_eq!((told.inodes, told.damaged_count), (41, 1), "{:?}", told.damaged);
     let text = format!("in metadata block {block}");
     assert!(told.damaged[0].contains("/dir") && told.damaged[0].contains(&text), "{told:?}");
@@ -409,11 +417,17 @@ fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
     let without = dumped(&random_tree(2));
     assert_eq!(content(&without), 0);
     let mfs = formatted_inline(SlotSize::Bytes512);
-    now(load(&mfs, &mut &without[..])).unwrap();
+    now(load(from_ref(&mfs), &mut &without[..])).unwrap();
     let with = dumped(&mfs);
     assert_eq!(content(&with), 1);
     assert!(matches!(loaded(&with), Err(LoadError::Target(_))));
-    let zone = |id: u16| Zone { id: PagId(id), uuid: Uuid([id as u8; 16]), start: 0, blocks: 10 };
+    let zone = |id: u16| Zone {
+        server: ShardId(0),
+        id: PagId(id),
+        uuid: Uuid([id as u8; 16]),
+        start: 0,
+        blocks: 10,
+    };
     // A file with content after these segments.
     let stream = |content: bool, segments: &[Segment]| {
         let mut out = Vec::new();
@@ -423,10 +437,12 @@ fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
             content,
             name: b"x".to_vec(),
             zones: vec![zone(0)],
+            servers: 1,
             targets: Vec::new(),
         });
         let attr = run(&mfs, |txn| txn.names().attr(Ino::ROOT)).unwrap();
         let root = Inode {
+            server: ShardId(0),
             parent: 0,
             name: Vec::new(),
             attr: Attr { ino: Ino(1), nlink: 0, blocks: 0, size: 0, ..attr },
@@ -445,7 +461,7 @@ fn dump_with_content_loads_only_into_a_file_system_with_inline_data() {
     };
     let taken = |bytes: &[u8]| {
         let mfs = formatted_inline(SlotSize::Bytes512);
-        now(load(&mfs, &mut &bytes[..]))
+        now(load(from_ref(&mfs), &mut &bytes[..]))
     };
     let (pag, addr, state) = (PagId(0), PagBlock(1), SegmentState::Written);
     let at = |file: u64| Segment { file: FileBlock(file), len: 1, pag, addr, state };
@@ -498,9 +514,20 @@ fn object_files_and_targets_survive_a_dump_and_a_load() {
     copy.forget_indexes();
     assert_eq!(now(check(&copy)).unwrap().problems, []);
     // Without targets in the head there are no objects; with them, their zones are free.
-    let head =
-        |targets| Record::Head { content: false, name: b"x".to_vec(), zones: Vec::new(), targets };
-    let taken = TargetZone { id: PagId(0), uuid: Uuid([1; 16]), blocks: 9, address: Vec::new() };
+    let head = |targets| Record::Head {
+        content: false,
+        name: b"x".to_vec(),
+        servers: 1,
+        zones: Vec::new(),
+        targets,
+    };
+    let taken = TargetZone {
+        server: ShardId(0),
+        id: PagId(0),
+        uuid: Uuid([1; 16]),
+        blocks: 9,
+        address: Vec::new(),
+    };
     let mut strange = Vec::new();
     Writer::new(&mut strange).put(&head(vec![taken])).unwrap();
     let refused = loaded(&strange).map(drop).unwrap_err().to_string();
@@ -530,7 +557,7 @@ fn names_on_other_shards_are_left_out_and_said() {
         Ok((guest, below))
     });
     let mut out = Vec::new();
-    let said = now(dump(&mfs, &[], &mut out)).unwrap();
+    let said = now(dump(&[Source::of(&mfs)], &mut out)).unwrap();
     assert_eq!(out, before, "everything else is in it");
     let wanted = [
         format!("\"there\" in directory 1, which leads to inode {}", far(1)),

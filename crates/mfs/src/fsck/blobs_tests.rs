@@ -15,7 +15,7 @@ use super::jobs_tests::checked;
 use super::repair::{Repaired, repair_open};
 use super::tests::{Outcome, name, numbers, settled};
 use super::{FsckOptions, Problem, ProblemKind, Subject};
-use crate::dump::dump;
+use crate::dump::{Source, dump};
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::handle::Mfs;
@@ -212,7 +212,7 @@ pub(super) fn two_that_have_each_others_blob_get_their_own_back() {
         assert_eq!(kinds(&found), wanted, "{found:?}");
         let detail = format!("metadata block {of_b}: it has the {b}, where the {a} should be");
         assert_eq!(found[0].detail, detail);
-        let told = now(dump(&world.mfs, &[], &mut Vec::new())).unwrap();
+        let told = now(dump(&[Source::of(&world.mfs)], &mut Vec::new())).unwrap();
         let expected = if what == BlobKind::Client { 0 } else { 2 };
         assert_eq!(told.damaged_count, expected, "{:?}", told.damaged);
         assert!(told.damaged.iter().all(|line| line.contains("should be")), "{:?}", told.damaged);

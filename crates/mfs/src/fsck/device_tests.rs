@@ -17,7 +17,7 @@ use super::jobs_tests::same_report;
 use super::tests::{Outcome, settled};
 use super::{FsckOptions, Lost, Problem, ProblemKind, Repaired, Report, Subject, fsck, repair};
 use crate::dump::stream::{Reader, Record};
-use crate::dump::{Dumped, dump};
+use crate::dump::{Dumped, Source, dump};
 use crate::format::segment::{segment_key, segment_value};
 use crate::format::slot::{SLOTS_PER_BLOCK, Slot};
 use crate::format::space::{PagRecord, pag_key};
@@ -800,7 +800,7 @@ fn dump_needs_no_table_of_data_zones() {
     let dumped = |disk: &SimDisk, zones: &'static [ZoneDevice<'static>]| -> (Vec<u8>, Dumped) {
         in_world(&disk.fork(), |env| async move {
             let (mfs, mut out) = (open(&env).await, Vec::new());
-            let dumped = dump(&mfs, zones, &mut out).await.unwrap();
+            let dumped = dump(&[Source { mfs: &mfs, zones }], &mut out).await.unwrap();
             (out, dumped)
         })
     };

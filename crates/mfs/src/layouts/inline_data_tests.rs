@@ -1,9 +1,12 @@
 //! Inline data: random operations against a model, in slots of every size.
 
+use std::slice::from_ref;
+
 use types::limits::{BLOCK, CONTENT_MAX};
 use types::{Attr, Fault, FileBlock, FileKind, Ino, Name, PagBlock, Segment, SegmentState};
 
-use crate::dump::{dump, load};
+use crate::dump::load::load;
+use crate::dump::{Source, dump};
 use crate::format::slot::SlotSize;
 use crate::fsck::check;
 use crate::handle::Mfs;
@@ -135,17 +138,17 @@ fn inline_data_operations_equal_a_model() {
         }
         assert!(slots > 100 && blobs > 10, "{slots} in slots, {blobs} in blobs");
         let mut bytes = Vec::new();
-        now(dump(&mfs, &[], &mut bytes)).unwrap();
+        now(dump(&[Source::of(&mfs)], &mut bytes)).unwrap();
         // On the other file system the blocks of this client's pool are free.
         for other in SlotSize::ALL {
             let copy = formatted_inline(other);
-            now(load(&copy, &mut &bytes[..])).unwrap();
+            now(load(from_ref(&copy), &mut &bytes[..])).unwrap();
             assert_eq!(now(check(&copy)).unwrap().problems, []);
             let mut again = Vec::new();
-            now(dump(&copy, &[], &mut again)).unwrap();
+            now(dump(&[Source::of(&copy)], &mut again)).unwrap();
             assert!(again == bytes, "{size:?} to {other:?}");
         }
-        let refused = now(load(&formatted(), &mut &bytes[..])).unwrap_err().to_string();
+        let refused = now(load(from_ref(&formatted()), &mut &bytes[..])).unwrap_err().to_string();
         assert!(refused.contains("inline-data"), "{refused}");
     }
 }

@@ -1,6 +1,6 @@
 //! The free tree: runs by address, joined with adjacent ones.
 
-use types::{Bug, PagId, planted};
+use types::{Bug, Fault, PagId, Segment, planted};
 
 use super::view::Space;
 use crate::format::space::{decode_run_key, run_key};
@@ -55,6 +55,17 @@ impl Space<'_, '_> {
         }
         FREE.insert(self.txn, &run_key(pag, from), &(end - from).to_le_bytes())?;
         self.count(pag, len as i64, 0)
+    }
+
+    /// Takes the blocks of a segment out of the free tree.
+    ///
+    /// # Errors
+    /// `Invalid`: they are not all free.
+    pub(crate) fn take_run(&mut self, segment: &Segment) -> Result<(), Stop> {
+        let (pag, start, len) = (segment.pag, segment.addr.0, segment.len);
+        let end = start.checked_add(len).ok_or(Stop::Fault(Fault::Invalid))?;
+        let run = self.free_run_to(pag, start)?.filter(|&(from, n)| from + n >= end);
+        self.take_free(pag, run.ok_or(Stop::Fault(Fault::Invalid))?, start, len)
     }
 
     /// Takes `len` blocks from `start` on out of the free run ⟨`first`, `run`⟩, which has them.

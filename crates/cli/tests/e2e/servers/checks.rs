@@ -1,4 +1,4 @@
-//! `redbud fsck`, `path`, `dump` and `load` of several servers.
+//! `redbud fsck` and `path` of several servers.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -89,10 +89,6 @@ fn paths_lead_over_all_servers() {
     assert!(code == 1 && said.contains("is at server 0: leave out `--server`"), "{said}");
     let (code, said) = path(&[], &["5044031582654955520".into()]);
     assert!(code == 1 && said.contains("there is no server 70"), "{said}");
-    let (code, said) = run(redbud().args(["load", "--server", "1"]).arg(local.dir()));
-    assert!(code == 2 && said.contains("only that of server 0"), "{said}");
-    let (code, said) = run(redbud().args(["dump", "--server", "1"]).arg(local.dir()));
-    assert!(code == 3 && said.contains("local, only server 1: "), "{said}");
     local.assert_clean();
 }
 

@@ -55,7 +55,7 @@ impl Local {
     }
 
     /// Directories at server 0 and at server 1, whose files lie on both targets.
-    fn both(&self) -> [PathBuf; 2] {
+    pub(super) fn both(&self) -> [PathBuf; 2] {
         let parent = self.parent("parent", "1");
         let both = [self.mount().join("near"), parent.join("far")];
         let both = both.map(|path| self.on_objects(path));

@@ -17,7 +17,7 @@ fn try_paths_dumped(disk: &SimDisk) -> Result<(BTreeMap<String, String>, Dumped)
             OpenOptions { cache_bytes: 0, read_only: true, repair: true, ..OpenOptions::default() };
         let mfs = Mfs::open(&env, &disk, options).await.unwrap();
         let mut out = Vec::new();
-        let dumped = dump(&mfs, &ZONES, &mut out).await;
+        let dumped = dump(&[Source { mfs: &mfs, zones: &ZONES }], &mut out).await;
         (out, dumped)
     });
     let dumped = dumped?;
