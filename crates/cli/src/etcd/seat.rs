@@ -84,7 +84,7 @@ struct Standing {
 }
 
 /// See the module. Its calls wait for etcd.
-pub struct Seat<P> {
+pub struct Seat<P: Post> {
     post: P,
     prefix: String,
     lease: Duration,
@@ -433,6 +433,15 @@ impl<P: Post> Seat<P> {
         let mut found: Vec<Member> = members.collect();
         found.sort_by(|one, another| one.address.cmp(&another.address));
         Ok(found)
+    }
+}
+
+/// Nobody looks any more: the server stands by no longer, and nobody is to wait for it.
+impl<P: Post> Drop for Seat<P> {
+    fn drop(&mut self) {
+        if let Some(old) = self.standing.take().filter(|old| old.lease != 0) {
+            self.revoke(old.lease);
+        }
     }
 }
 

@@ -340,6 +340,8 @@ fn release_is_tried_again_and_standbys_come_back() {
         assert_eq!(one.standbys().unwrap(), []);
         two.look().unwrap();
         assert_eq!(one.standbys().unwrap(), [member(2)]);
+        drop(two);
+        assert_eq!(one.standbys().unwrap(), [], "it stands by no longer");
     }
     // Or when the server began.
     let line = Line::default();
