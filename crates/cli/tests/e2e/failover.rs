@@ -3,6 +3,7 @@
 
 mod devices;
 mod etcd;
+mod neighbours;
 mod woken;
 
 use std::fs::{self, File};
@@ -17,8 +18,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{
-    Cluster, Running, Scratch, Spec, at_host, describe, eventually, free_port, redbud, shell,
-    signal, success,
+    Cluster, Report, Running, Scratch, Spec, at_host, eventually, free_port, redbud, shell, signal,
+    success,
 };
 use crate::kill::{Load, Promised, forget, prepare, verify};
 
@@ -33,6 +34,8 @@ struct Servers {
     configs: Vec<PathBuf>,
     /// Where they agree, if not in a directory.
     etcd: Option<etcd::Etcd>,
+    /// The place there of each that shares the directories out; one has no place of its own.
+    places: Vec<String>,
     cluster: Cluster,
 }
 
@@ -58,20 +61,29 @@ impl Servers {
         let lease = Duration::from_secs(2);
         let mut cluster = Cluster::formatted(&Spec { lease, ..spec });
         let text = fs::read_to_string(&cluster.config).unwrap();
-        let (first, _) = cluster.source.split_once(":/").unwrap();
-        let mut addresses = vec![first.to_owned()];
+        let (shared, _) = cluster.source.split_once(":/").unwrap();
+        let mut addresses: Vec<String> = shared.split(',').map(str::to_owned).collect();
+        let own = addresses.len();
         while addresses.len() < count {
-            let address = format!("127.0.0.1:{}", free_port());
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
+            addresses.push(format!("127.0.0.1:{}", free_port()));
         }
-        let text = text.replace("lease =", &format!("standbys = {:?}\nlease =", &addresses[1..]));
+        let standbys = format!("standbys = {:?}\nlease =", &addresses[own..]);
+        let mut text = text.replacen("lease =", &standbys, 1);
+        let places = match own {
+            1 => vec![String::new()],
+            _ => (0..own).map(|server| format!("server-{server}/")).collect(),
+        };
+        for address in addresses[..own].iter().filter(|_| own > 1) {
+            let listen = format!("listen = \"{address}\"\n");
+            let also = format!("{listen}take_over = [\"127.0.0.1:{}\"]\n", free_port());
+            text = text.replacen(&listen, &also, 1);
+        }
         let place = etcd.as_ref().map_or("directory = \"who\"\n".into(), etcd::Etcd::keys);
         fs::write(&cluster.config, format!("{text}[membership]\n{place}")).unwrap();
         cluster.source = format!("{}:/test", addresses.join(","));
         let configs = vec![cluster.config.clone(); count];
-        Servers { running: (0..count).map(|_| None).collect(), addresses, configs, etcd, cluster }
+        let running = (0..count).map(|_| None).collect();
+        Servers { running, addresses, configs, etcd, places, cluster }
     }
 
     fn start_one(&mut self, index: usize) {
@@ -87,6 +99,9 @@ impl Servers {
         };
         command.arg("mds").arg(&self.configs[index]).arg("--standby");
         command.args(["--listen", &self.addresses[index]]);
+        if self.places.len() > 1 {
+            command.args(["--server", &index.to_string()]);
+        }
         let log = self.cluster.dir.join(format!("mds{index}.log"));
         let pids = self.cluster.pids().clone();
         move || Running::ready(command, &log, &pids)
@@ -100,21 +115,31 @@ impl Servers {
         own
     }
 
-    fn record_file(&self) -> PathBuf {
-        self.cluster.dir.join("who/owner")
+    /// The file of the membership's record, where no etcd has it.
+    fn record_file(&self, server: usize) -> PathBuf {
+        self.cluster.dir.join(format!("who/{}owner", self.places[server]))
     }
 
-    /// The membership's record.
+    /// The membership's record of the only server, or the first.
     fn record(&self) -> Value {
+        self.record_of(0)
+    }
+
+    /// The membership's record of one that shares the directories out.
+    fn record_of(&self, server: usize) -> Value {
         let text = match &self.etcd {
-            Some(etcd) => etcd.record(),
-            None => fs::read_to_string(self.record_file()).unwrap_or_default(),
+            Some(etcd) => etcd.record(&format!("{}record", self.places[server])),
+            None => fs::read_to_string(self.record_file(server)).unwrap_or_default(),
         };
         text.lines().nth(1).map_or(Value::Null, |line| serde_json::from_str(line).unwrap())
     }
 
     fn epoch(&self) -> u64 {
-        self.record()["owner"]["epoch"].as_u64().unwrap_or(0)
+        self.epoch_of(0)
+    }
+
+    fn epoch_of(&self, server: usize) -> u64 {
+        self.record_of(server)["owner"]["epoch"].as_u64().unwrap_or(0)
     }
 
     /// The index of the server that owns the metadata.
@@ -133,10 +158,10 @@ impl Servers {
         self.running[index].take().expect("it runs").kill();
     }
 
-    /// Waits until a server with a higher epoch serves.
-    fn wait_taken_over(&self, epoch: u64) {
-        eventually("another server serves", || {
-            let record = self.record();
+    /// Waits until a process with a higher epoch serves as this server.
+    fn wait_taken_over(&self, server: usize, epoch: u64) {
+        eventually("another process serves", || {
+            let record = self.record_of(server);
             let last = record["history"].as_array().and_then(|all| all.last()).cloned();
             last.is_some_and(|last| {
                 last["epoch"].as_u64() > Some(epoch) && last["took_ms"].as_u64() > Some(0)
@@ -146,10 +171,11 @@ impl Servers {
 
     /// What `redbud status` says.
     fn status(&self) -> Value {
-        let output =
-            redbud().args(["status", "--json"]).arg(&self.cluster.config).output().unwrap();
-        let report = serde_json::from_slice(&output.stdout);
-        report.unwrap_or_else(|error| panic!("{error}: {}", describe(&output)))
+        self.report().0
+    }
+
+    fn report(&self) -> Report {
+        Report::of(&self.cluster.config)
     }
 
     /// What each server has logged.
@@ -187,7 +213,8 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}\n{}", self.record(), self.logs());
+            (0..self.places.len()).for_each(|server| eprintln!("{}", self.record_of(server)));
+            eprintln!("{}", self.logs());
         }
     }
 }
@@ -328,7 +355,7 @@ fn server_killed_at_any_step_of_its_takeover_is_taken_over_in_turn() {
         std::thread::sleep(Duration::from_millis(round * 9));
         let (second, epoch) = (servers.owner(), servers.epoch());
         servers.kill(second);
-        servers.wait_taken_over(epoch);
+        servers.wait_taken_over(0, epoch);
         load.work(round);
         let errors = load.end();
         assert!(errors.is_empty(), "round {round}: {errors:?}");
@@ -399,8 +426,8 @@ fn stopped_owner_is_not_dead() {
 #[test]
 fn damaged_record_keeps_every_server_from_claiming() {
     let mut servers = Servers::start(2);
-    let text = fs::read_to_string(servers.record_file()).unwrap();
-    fs::write(servers.record_file(), text.replacen("\"epoch\":", "\"epocH\":", 1)).unwrap();
+    let text = fs::read_to_string(servers.record_file(0)).unwrap();
+    fs::write(servers.record_file(0), text.replacen("\"epoch\":", "\"epocH\":", 1)).unwrap();
     servers.kill(0);
     eventually("the status names the damage", || {
         let report = servers.status();
@@ -409,7 +436,7 @@ fn damaged_record_keeps_every_server_from_claiming() {
             one["waits"].as_str().unwrap().contains("its checksum is wrong") && one["odd"] == true
         })
     });
-    fs::write(servers.record_file(), &text).unwrap();
+    fs::write(servers.record_file(0), &text).unwrap();
     servers.cluster.mount();
     fs::write(servers.cluster.root().join("f"), b"x").unwrap();
     servers.start_one(0);

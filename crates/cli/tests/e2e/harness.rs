@@ -5,6 +5,7 @@ mod content;
 mod layout;
 mod mapping;
 mod process;
+mod report;
 mod scratch;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ pub use content::{Content, Targets};
 pub use layout::{zone_order, zones};
 pub use mapping::Mapping;
 pub use process::{Running, SharedPids, signal};
+pub use report::Report;
 pub use scratch::{Ext4, Scratch, free_port};
 
 /// No wait of a test is longer; a working system needs a fraction of it.
@@ -49,8 +51,10 @@ pub fn at_host(name: &str) -> Command {
 pub struct Spec {
     /// Data zones, by their sizes.
     pub data: Vec<u64>,
-    /// Size of the metadata zone.
+    /// Size of a metadata zone.
     pub metadata: u64,
+    /// Metadata servers that share the directories out.
+    pub servers: usize,
     /// Lease.
     pub lease: Duration,
     /// Address at which the server listens.
@@ -80,6 +84,7 @@ impl Default for Spec {
         Spec {
             data: vec![4 << 30, 4 << 30],
             metadata: 512 << 20,
+            servers: 1,
             lease: Duration::from_secs(30),
             host: "127.0.0.1".to_owned(),
             security: "encrypted",
@@ -144,28 +149,9 @@ impl Cluster {
         let turn = process::Turn::wait();
         let dir = scratch::directory();
         let config = dir.join("cluster.toml");
-        let port = scratch::free_port();
-        let zone = |device: Option<&PathBuf>, file: &str, size: u64| match device {
-            Some(path) => format!("path = \"{}\"\n", path.display()),
-            None => format!("path = \"{file}\"\nsize = \"{size}\"\n"),
-        };
-        let mut text = format!(
-            "name = \"test\"\n[server]\nlisten = \"{}:{port}\"\nlease = \"{}ms\"\ncache = \"64M\"\n\
-             {}[metadata]\n{}log = \"16M\"\n",
-            spec.host,
-            spec.lease.as_millis(),
-            keys(spec.security, &dir),
-            zone(spec.metadata_path.as_ref(), "metadata.img", spec.metadata),
-        );
-        if let Some(size) = spec.journal {
-            text += &format!("journal = \"journal.img\"\njournal_size = \"{size}\"\n");
-        }
-        for (index, size) in spec.data.iter().enumerate() {
-            let device = spec.data_path.as_ref().filter(|_| index == 0);
-            let zone = zone(device, &format!("data{index}.img"), *size);
-            text += &format!("[[data]]\nslices = {}\n{zone}", spec.slices);
-        }
-        std::fs::write(&config, text).unwrap();
+        let listen: Vec<String> =
+            (0..spec.servers).map(|_| format!("{}:{}", spec.host, scratch::free_port())).collect();
+        std::fs::write(&config, config_text(spec, &listen, &dir)).unwrap();
         let pids = SharedPids::default();
         let targets = Targets::configured(spec.content.targets(), &config, &dir, &pids);
         let mut mkfs = redbud();
@@ -176,7 +162,7 @@ impl Cluster {
         success(&mut mkfs);
         targets.format();
         Cluster {
-            source: format!("{}:{port}:/test", spec.host),
+            source: format!("{}:/test", listen.join(",")),
             server: None,
             mounts: Vec::new(),
             targets,
@@ -394,6 +380,44 @@ pub fn in_namespace(name: &str) -> Command {
     command.arg(format!("--net=/run/netns/{name}")).arg(redbud().get_program());
     command.stdin(Stdio::null());
     command
+}
+
+/// The cluster's file, for servers at these addresses; makes their key.
+fn config_text(spec: &Spec, listen: &[String], dir: &Path) -> String {
+    let zone = |device: Option<&PathBuf>, file: &str, size: u64| match device {
+        Some(path) => format!("path = \"{}\"\n", path.display()),
+        None => format!("path = \"{file}\"\nsize = \"{size}\"\n"),
+    };
+    let listens = |at: &String| format!("listen = \"{at}\"\n");
+    let (server, table) = match listen {
+        [one] => (listens(one), "[metadata]"),
+        _ => (String::new(), "[[mds]]"),
+    };
+    let mut text = format!(
+        "name = \"test\"\n[server]\n{server}lease = \"{}ms\"\ncache = \"64M\"\n{}",
+        spec.lease.as_millis(),
+        keys(spec.security, dir),
+    );
+    for (index, address) in listen.iter().enumerate() {
+        let device = spec.metadata_path.as_ref().filter(|_| index == 0);
+        let file = if index == 0 { "metadata.img".into() } else { format!("metadata{index}.img") };
+        text += &format!("{table}\n{}log = \"16M\"\n", zone(device, &file, spec.metadata));
+        if listen.len() > 1 {
+            text += &listens(address);
+        }
+    }
+    if let Some(size) = spec.journal {
+        text += &format!("journal = \"journal.img\"\njournal_size = \"{size}\"\n");
+    }
+    for (index, size) in spec.data.iter().enumerate() {
+        let device = spec.data_path.as_ref().filter(|_| index == 0);
+        let zone = zone(device, &format!("data{index}.img"), *size);
+        text += &format!("[[data]]\nslices = {}\n{zone}", spec.slices);
+        if listen.len() > 1 {
+            text += &format!("mds = {}\n", index % listen.len());
+        }
+    }
+    text
 }
 
 /// The keys of the cluster's file; makes the server's.

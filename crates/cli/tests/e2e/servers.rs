@@ -9,7 +9,7 @@ mod loans;
 mod moved;
 mod neighbours;
 mod spread;
-mod standbys;
+pub mod standbys;
 mod targets;
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{
-    Scratch, describe, eventually, pattern, redbud, shell, signal, success, wait_child,
+    Report, Scratch, describe, eventually, pattern, redbud, shell, signal, success, wait_child,
 };
 
 /// A `redbud local` with several metadata servers, in the background.
@@ -89,14 +89,12 @@ impl Local {
 
     /// What each server says, by their numbers; null if it does not answer.
     fn servers(&self) -> Vec<Value> {
-        let systems = self.report()["filesystems"].as_array().cloned().unwrap_or_default();
-        systems.into_iter().map(|mut system| system["server"].take()).collect()
+        self.report().servers()
     }
 
     /// What `redbud status` says.
-    fn report(&self) -> Value {
-        let output = redbud().args(["status", "--json"]).arg(self.dir()).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    fn report(&self) -> Report {
+        Report::of(&self.dir())
     }
 
     /// Epoch of each server, once all serve.
@@ -293,7 +291,7 @@ fn metadata_of_another_server_are_refused() {
 }
 
 /// The server that an inode lives on.
-fn server_of(path: &Path) -> u64 {
+pub fn server_of(path: &Path) -> u64 {
     fs::symlink_metadata(path).unwrap().ino() >> 56
 }
 
@@ -301,13 +299,25 @@ fn links(path: &Path) -> u64 {
     fs::symlink_metadata(path).unwrap().nlink()
 }
 
+/// A new directory in another one, in which directories lie where `home` says.
+pub fn parent_at(place: &Path, name: &str, home: &str) -> PathBuf {
+    let path = place.join(name);
+    fs::create_dir(&path).unwrap();
+    success(redbud().args(["set-layout", "--mds", home]).arg(&path));
+    path
+}
+
+/// Hands a server of the cluster at this place over as planned; gives its new process.
+pub fn hand_over(place: &Path, server: usize) -> i32 {
+    let number = server.to_string();
+    success(redbud().args(["mds", "failover", "--server", &number]).arg(place));
+    Report::of(place).owner(server)
+}
+
 impl Local {
     /// A new directory at server 0, in which directories lie where `home` says.
     fn parent(&self, name: &str, home: &str) -> PathBuf {
-        let path = self.mount().join(name);
-        fs::create_dir(&path).unwrap();
-        success(redbud().args(["set-layout", "--mds", home]).arg(&path));
-        path
+        parent_at(&self.mount(), name, home)
     }
 
     /// A new directory at server 0, and one in it at server 1.

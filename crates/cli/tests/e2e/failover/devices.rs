@@ -41,7 +41,7 @@ fn server_that_cannot_read_the_metadata_waits_until_it_can() {
     });
     fs::remove_file(&log).unwrap();
     symlink(dir.join("journal.img"), &log).unwrap();
-    servers.wait_taken_over(epoch);
+    servers.wait_taken_over(0, epoch);
     assert_eq!(fs::read(root.join("late")).unwrap(), b"late");
     assert_eq!(fs::read(root.join("early")).unwrap(), b"early");
     fs::write(root.join("last"), b"last").unwrap();

@@ -36,36 +36,46 @@ etcdctl user grant-role root root
 etcdctl auth enable
 ";
 
-/// Cuts a host off, in the test's word only, if a file `works` is there.
+/// Cuts a host off, in the test's word only, if a file `works` is there; a file then names the
+/// host.
 const AGENT: &str = r#"#!/bin/bash
 here=$(dirname "$0")
 [ -e "$here/works" ] || { echo no power switch >&2; exit 1; }
-case $(cat) in
-    *action=off*nodename=mds*) touch "$here/off" ;;
-    *action=status*) [ -e "$here/off" ] && exit 2 || exit 0 ;;
+asked=$(cat)
+off=$here/off-${asked##*nodename=}
+case $asked in
+    *action=off*nodename=mds*) touch "$off" ;;
+    *action=status*) [ -e "$off" ] && exit 2 || exit 0 ;;
     *) exit 1 ;;
 esac
 "#;
 
-/// The usual lease.
+/// The usual lease of an owner.
 const LEASE: Duration = Duration::from_secs(6);
 
 /// An etcd cluster of three members.
 pub struct Etcd {
     members: Vec<Option<Child>>,
     ports: Vec<(u16, u16)>,
+    /// That of an owner.
+    lease: Duration,
     dir: Scratch,
 }
 
 impl Etcd {
     pub fn start() -> Etcd {
+        Etcd::with_lease(LEASE)
+    }
+
+    /// One in which an owner may be silent for so long.
+    pub fn with_lease(lease: Duration) -> Etcd {
         let dir = Scratch::new();
         shell(dir.path(), CERTIFICATES);
         fs::write(dir.path().join("password"), "secret\n").unwrap();
         fs::write(dir.path().join("agent"), AGENT).unwrap();
         shell(dir.path(), "chmod +x agent; touch works");
         let ports = (0..3).map(|_| (free_port(), free_port())).collect();
-        let mut etcd = Etcd { members: (0..3).map(|_| None).collect(), ports, dir };
+        let mut etcd = Etcd { members: (0..3).map(|_| None).collect(), ports, lease, dir };
         (0..3).for_each(|index| etcd.start_one(index));
         eventually("etcd has a leader", || etcd.leader().is_some());
         let all = etcd.urls().join(",");
@@ -104,6 +114,12 @@ impl Etcd {
         member.wait().unwrap();
     }
 
+    /// Kills the member that leads.
+    pub fn kill_leader(&mut self) {
+        let leader = self.leader().expect("etcd has a leader");
+        self.kill(leader);
+    }
+
     fn urls(&self) -> Vec<String> {
         self.ports.iter().map(|(port, _)| format!("https://127.0.0.1:{port}")).collect()
     }
@@ -137,19 +153,39 @@ impl Etcd {
     pub fn membership(&self) -> String {
         let file = |name: &str| self.dir.path().join(name).display().to_string();
         format!(
-            "etcd = {:?}\nca = {:?}\nuser = \"redbud\"\npassword_file = {:?}\n",
+            "etcd = {:?}\nca = {:?}\nuser = \"redbud\"\npassword_file = {:?}\nlease = \"{}s\"\n",
             self.urls(),
             file("ca.pem"),
             file("password"),
+            self.lease.as_secs(),
         )
     }
 
-    /// The text of the record; empty if there is none, or no quorum.
-    pub fn record(&self) -> String {
+    /// Makes the fence work, or fail.
+    pub fn set_fence(&self, works: bool) {
+        let file = self.dir.path().join("works");
+        match works {
+            true => fs::write(file, "").unwrap(),
+            false => fs::remove_file(file).unwrap(),
+        }
+    }
+
+    /// Has the fence cut this host off?
+    pub fn is_cut_off(&self, host: &str) -> bool {
+        self.dir.path().join(format!("off-{host}")).exists()
+    }
+
+    /// Gives a host that was cut off its power again.
+    pub fn restore(&self, host: &str) {
+        fs::remove_file(self.dir.path().join(format!("off-{host}"))).unwrap();
+    }
+
+    /// The text of a record, whose key ends like this; empty if there is none, or no quorum.
+    pub fn record(&self, key: &str) -> String {
         let living = (0..3).find(|index| self.members[*index].is_some()).unwrap_or(0);
         let mut command = self.etcdctl(living);
         command.args(["--user", "root:rootsecret", "get", "--print-value-only"]);
-        let output = command.arg("/redbud/test/record").output().unwrap();
+        let output = command.arg(format!("/redbud/test/{key}")).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }
@@ -179,9 +215,7 @@ fn replace_owner(
     load.work(round);
     let (owner, epoch) = (servers.owner(), servers.epoch());
     if with_leader {
-        let etcd = servers.etcd.as_mut().unwrap();
-        let leader = etcd.leader().expect("etcd has a leader");
-        etcd.kill(leader);
+        servers.etcd.as_mut().unwrap().kill_leader();
     }
     let killed = Instant::now();
     servers.kill(owner);
@@ -252,7 +286,7 @@ fn servers_that_agree_through_etcd_survive_owner_leader_and_quorum() {
     let limit = if takeovers().is_some() { Duration::from_secs(5) } else { LEASE * 2 };
     assert!(pauses.iter().all(|pause| *pause <= limit), "{pauses:?}");
     // From here on only the lease proves a death.
-    fs::remove_file(servers.etcd.as_ref().unwrap().dir.path().join("works")).unwrap();
+    servers.etcd.as_ref().unwrap().set_fence(false);
     let pause = replace_owner(&mut servers, (kills, true), &promised);
     println!("owner and leader of etcd killed, no fence: new operation after {pause:?}");
     assert!(pause <= LEASE + Duration::from_secs(10), "{pause:?}");

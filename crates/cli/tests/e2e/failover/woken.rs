@@ -40,7 +40,7 @@ fn wake_replaced_owner(servers: &mut Servers, paths: &Paths) -> usize {
     let (owner, epoch) = (servers.owner(), servers.epoch());
     let woken = servers.pid(owner);
     signal(woken, Signal::STOP);
-    servers.wait_taken_over(epoch);
+    servers.wait_taken_over(0, epoch);
     let at = paths.fenced_at(&host(owner));
     signal(woken, Signal::CONT);
     // It ends, or stands by again in the same process: in both cases it owns nothing any more.

@@ -3,14 +3,13 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use super::standbys::{Load, assert_kept};
-use super::{Local, run, server_of};
+use super::{Local, hand_over, parent_at, server_of};
 use crate::broken::Fragile;
 use crate::harness::{Scratch, eventually, redbud, signal, success};
 
@@ -49,26 +48,19 @@ impl Local {
 
     /// The takeovers of a server.
     fn history(&self, server: usize) -> Vec<Value> {
-        let said = self.servers().get(server).cloned().unwrap_or_default();
-        said["membership"]["history"].as_array().cloned().unwrap_or_default()
+        self.report().history(server)
     }
 
     /// Hands a server over as planned; gives its new process.
     fn hand_over(&self, server: usize) -> i32 {
-        let number = server.to_string();
-        let asked = ["mds", "failover", "--server", &number];
-        let (code, said) = run(redbud().args(asked).arg(self.dir()));
-        assert_eq!(code, 0, "{said}");
-        self.owner(server)
+        hand_over(&self.dir(), server)
     }
 
     /// A new directory for each server, with a file.
     fn assert_all_serve(&self, servers: u64, name: &str) {
         for server in 0..servers {
-            let path: PathBuf = self.mount().join(format!("{name}{server}"));
-            fs::create_dir(&path).unwrap();
-            success(redbud().args(["set-layout", "--mds", &server.to_string()]).arg(&path));
-            let inner = path.join("inner");
+            let home = server.to_string();
+            let inner = parent_at(&self.mount(), &format!("{name}{home}"), &home).join("inner");
             fs::create_dir(&inner).unwrap();
             assert_eq!(server_of(&inner), server);
             fs::write(inner.join("file"), name).unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use rustix::process::Signal;
@@ -15,49 +15,54 @@ use crate::harness::{eventually, redbud, signal, success};
 /// Makes and removes directories of both servers, and keeps one of each round.
 pub struct Load {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<u64>,
+    rounds: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
 }
 
 impl Load {
     pub fn start(parent: &Path) -> Load {
-        let (stop, place) = (Arc::new(AtomicBool::new(false)), parent.to_owned());
-        let stopped = stop.clone();
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, done, place) = (stop.clone(), rounds.clone(), parent.to_owned());
         let thread = std::thread::spawn(move || {
-            let mut rounds = 0;
             while !stopped.load(Ordering::Relaxed) {
-                let kept = place.join(format!("kept{rounds}"));
+                let round = done.load(Ordering::Relaxed);
+                let kept = place.join(format!("kept{round}"));
                 fs::create_dir(&kept).unwrap();
-                fs::write(kept.join("file"), rounds.to_string()).unwrap();
+                fs::write(kept.join("file"), round.to_string()).unwrap();
                 let gone = place.join("gone");
                 fs::create_dir(&gone).unwrap();
                 fs::remove_dir(&gone).unwrap();
-                rounds += 1;
+                done.fetch_add(1, Ordering::Relaxed);
             }
-            rounds
         });
-        Load { stop, thread }
+        Load { stop, rounds, thread }
+    }
+
+    /// Waits until it has begun and ended more rounds, or has failed.
+    pub fn work(&self) {
+        let before = self.rounds.load(Ordering::Relaxed);
+        eventually("the load goes on", || {
+            self.rounds.load(Ordering::Relaxed) > before + 2 || self.thread.is_finished()
+        });
     }
 
     /// Stops it; gives how many directories are kept.
     pub fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
+        self.thread.join().unwrap();
+        self.rounds.load(Ordering::Relaxed)
     }
 }
 
 impl Local {
     /// The process that serves as this server.
     pub fn owner(&self, server: usize) -> i32 {
-        let owner = self.servers()[server]["membership"]["owner"].clone();
-        owner["member"]["pid"].as_i64().unwrap_or_else(|| panic!("{owner}")) as i32
+        self.report().owner(server)
     }
 
     /// Processes that stand by for this server.
     pub fn standbys(&self, server: usize) -> Vec<i32> {
-        let report = self.report();
-        let membership = &report["filesystems"][server]["server"]["membership"];
-        let all = membership["standbys"].as_array().cloned().unwrap_or_default();
-        all.iter().filter_map(|one| Some(one["pid"].as_i64()? as i32)).collect()
+        self.report().standbys(server)
     }
 
     /// Waits until a server with a higher epoch serves, and somebody stands by for each.
