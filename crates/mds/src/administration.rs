@@ -73,7 +73,9 @@ pub async fn execute(server: &Server, who: &Who, op: &Op) -> Result<OpReply, Fau
         }
         Op::SetZoneState { pag, state, only_from } => {
             let only_from: Vec<PagUse> = only_from.iter().map(|from| PagUse::of(*from)).collect();
-            let set = server.space.set_state(*pag, PagUse::of(*state), &only_from).await;
+            let goes_back = || server.joint.gives_back(*pag);
+            let to = PagUse::of(*state);
+            let set = server.space.set_state(*pag, to, &only_from, goes_back).await;
             Ok(answer(set, |out, change| match change {
                 StateChange::Set { before } => out.text("before", before.name()),
                 StateChange::Kept(state) => out.text("kept", state.name()),

@@ -54,8 +54,9 @@ impl Waited {
     pub async fn find_out(&mut self, server: &Rc<Server>, ask: Option<Ask>) -> bool {
         let Some(ask) = ask else { return true };
         let known = joint::find_out(server, &ask).await;
+        let answers = known != Err(Fault::Busy);
         self.learned.push((ask, known));
-        known != Err(Fault::Busy)
+        answers
     }
 }
 
@@ -251,7 +252,7 @@ impl OpContext<'_> {
     /// not answer.
     pub fn learn(&mut self, ask: Ask) -> Result<Known, Stop> {
         if let Some((_, known)) = self.waited.learned.iter().find(|(asked, _)| *asked == ask) {
-            return known.map_err(Stop::Fault);
+            return known.clone().map_err(Stop::Fault);
         }
         self.ready()?;
         self.effects.ask = Some(ask);

@@ -403,7 +403,8 @@ impl Execution {
             | Op::ReturnSpace { .. }
             | Op::SwapLayouts { .. }
             | Op::MoveDirectory { .. }
-            | Op::MoveFile { .. } => Err(Fault::Unsupported),
+            | Op::MoveFile { .. }
+            | Op::TakeBack { .. } => Err(Fault::Unsupported),
         }
     }
 

@@ -51,7 +51,7 @@ pub use names::{
 };
 pub use open::OpenOptions;
 pub use space::{
-    ALL_FILES, BlockOwner, GRANT_PIECES, LOAN_RUNS, Loan, OBJECTS_TAKEN, PagState,
+    ALL_FILES, BlockOwner, GRANT_PIECES, LOAN_RUNS, Loan, OBJECTS_TAKEN, PagState, RETURNED_MAX,
     TARGET_ADDRESS_MAX,
 };
 pub use txn::Txn;

@@ -99,7 +99,7 @@ impl<'a> Txn<'a> {
     }
 
     /// The hidden directory of inodes without a name, of this shard.
-    pub(crate) fn orphan_dir(&self) -> Ino {
+    pub fn orphan_dir(&self) -> Ino {
         orphan_dir(self.shard())
     }
 

@@ -36,8 +36,8 @@ pub const LAYOUT_SWAPS: u32 = 11;
 /// From this version on a server takes [`Op::Lend`].
 pub const LENDING: u32 = 12;
 
-/// From this version on a server takes [`Op::Where`], [`Op::MoveDirectory`] and [`Op::MoveFile`],
-/// and may answer [`Fault::Moved`].
+/// From this version on a server takes [`Op::Where`], [`Op::MoveDirectory`], [`Op::MoveFile`] and
+/// [`Op::TakeBack`], and may answer [`Fault::Moved`].
 pub const MOVING: u32 = 13;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
@@ -528,6 +528,12 @@ wire_enum! {
         /// many segments for one move; `Stale` if the name leads elsewhere. Version [`MOVING`].
         /// Reply `Moved`.
         MoveFile = 48 { ino: Ino as Tagged, dir: Ino as Tagged, name: Name, shard: u8, },
+        /// Takes back some of the blocks of a data zone that the server of `shard` has got, and
+        /// that are free there: nothing if none are. `at` is the root directory of the server whose
+        /// zone it is. `Busy` if the other server does not answer or has just used some; `Invalid`
+        /// if the zone is another's; `NotSupported` if one of the two cannot do it. Version
+        /// [`MOVING`]. Reply `Done`.
+        TakeBack = 49 { at: Ino as Tagged, pag: PagId, shard: u8, },
     }
 }
 

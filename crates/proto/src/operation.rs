@@ -50,6 +50,7 @@
 //! | Where | Where | session | – | – | always | client | waits |
 //! | MoveDirectory | Moved | change, a step | done | attributes | – | client | waits |
 //! | MoveFile | Moved | change, a step | done | attributes | – | client | waits |
+//! | TakeBack | Done | change, a step | done | – | – | client | waits |
 //!
 //! - class: a *read* is one transaction that changes nothing. A *change* may need so much room at
 //!   worst: *small* an ordinary transaction, *two small* twice that, *frees* more freed than taken,
@@ -69,6 +70,8 @@
 //! - no other code decides about all operations by a list of its own; it asks here.
 
 use types::{ClientId, Ino, Name, Timestamp};
+
+use self::{Answer as A, CostClass as C, Invalidates as I, Kept as K, Repeat as R};
 
 use crate::mds::{Edit, LEAVE_WHITEOUT, Leased, Letter, Op, OpReply};
 
@@ -223,7 +226,6 @@ impl Op {
     /// The operation's declaration.
     #[inline]
     pub fn spec(&self) -> Spec<'_> {
-        use {Answer as A, CostClass as C, Invalidates as I, Kept as K, Repeat as R};
         match self {
             Op::Lookup { dir, .. } => read(A::Entry, *dir),
             Op::GetAttr { ino, .. } => read(A::Attr, *ino),
@@ -287,6 +289,7 @@ impl Op {
             Op::MoveDirectory { dir: ino, .. } | Op::MoveFile { ino, .. } => {
                 change(A::Moved, one(*ino), C::Step, K::Done, I::Attributes)
             }
+            Op::TakeBack { at, .. } => change(A::Done, one(*at), C::Step, K::Done, I::Nothing),
             Op::AddZone { .. } | Op::SetZoneState { .. } | Op::ZoneFiles { .. } => {
                 administrator(A::Text)
             }
@@ -360,6 +363,7 @@ impl Op {
             | Op::Where { .. }
             | Op::MoveDirectory { .. }
             | Op::MoveFile { .. }
+            | Op::TakeBack { .. }
             | Op::SetZoneState { .. }
             | Op::ZoneFiles { .. }
             | Op::EndPlacing { .. }

@@ -24,7 +24,8 @@ pub fn is_reported(op: &Op) -> bool {
     op.changes_names() || matches!(op, Op::Lock { .. })
 }
 
-/// May the pending call `op` have sent this request?
+/// May the pending call `op` have sent this request? Those of the last arm change nothing that a
+/// step of an application is reported for.
 pub fn asked_for(op: &Op, asked: &Asked) -> bool {
     let is = |at: &At, dir: &Ino, name: &Name| {
         *dir == at.dir && name.as_bytes() == name_text(at.name).as_bytes()
@@ -55,7 +56,6 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         Asked::RemoveXattr { ino, .. } => matches!(op, Op::SetXattr(its, None) if its == ino),
         Asked::Lock { ino, lock, .. } => is_lock(op, *ino, lock, Some(lock.exclusive)),
         Asked::Unlock { ino, lock } => is_lock(op, *ino, lock, None),
-        // They change nothing that a step of an application is reported for.
         Asked::Lookup { .. }
         | Asked::GetAttr { .. }
         | Asked::ReadDir { .. }
@@ -90,6 +90,7 @@ pub fn asked_for(op: &Op, asked: &Asked) -> bool {
         | Asked::Where { .. }
         | Asked::MoveDirectory { .. }
         | Asked::MoveFile { .. }
+        | Asked::TakeBack { .. }
         | Asked::AddZone { .. }
         | Asked::SetZoneState { .. }
         | Asked::ZoneFiles { .. } => false,

@@ -57,6 +57,7 @@ impl Core {
             | Op::Place { .. }
             | Op::EndPlacing { .. }
             | Op::ReturnSpace { .. }
+            | Op::TakeBack { .. }
             | Op::Sync {}
             | Op::Statfs {}
             | Op::TestLock { .. }

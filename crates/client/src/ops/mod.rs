@@ -12,4 +12,5 @@ pub(crate) mod open;
 mod root;
 mod setattr;
 pub(crate) mod space;
+mod take_back;
 mod xattr;

@@ -13,10 +13,10 @@ use std::rc::Rc;
 use commitment::TxnId;
 use env::sync::oneshot;
 use mfs::{HOMES_MAX, Stop, Txn};
-use proto::mds::{JointId, Letter, MOVING, PagInfo};
+use proto::mds::{JointId, Letter, MOVING, PagInfo, PagRun};
 use proto::wire::{Reader, Wire};
 use proto::{wire_enum, wire_struct};
-use types::{Duration, Fault, FileKind, Ino, Name, ShardId};
+use types::{Duration, Fault, FileKind, Ino, Name, PagId, ShardId};
 
 use super::GATE_PATIENCE;
 use super::job::Job;
@@ -50,18 +50,20 @@ wire_enum! {
         Receive = 4 { shard: u8, names: u32, },
         /// Can a file with blocks of these zones follow its name to the shard?
         ReceiveFile = 5 { shard: u8, zones: Vec<LenderZone>, segments: u32, },
+        /// What has the shard of this zone that is free, and could go back to the shard `to`?
+        FreeLent = 6 { shard: u8, pag: PagId, to: u8, },
     }
 }
 
 impl Ask {
     /// Does it ask whether something can move?
     fn is_of_move(&self) -> bool {
-        matches!(self, Ask::Receive { .. } | Ask::ReceiveFile { .. })
+        matches!(self, Ask::Receive { .. } | Ask::ReceiveFile { .. } | Ask::FreeLent { .. })
     }
 }
 
 /// The answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Known {
     /// What the name leads to.
     Entry(Option<(Ino, FileKind)>),
@@ -69,6 +71,8 @@ pub enum Known {
     Above(bool),
     /// It can move there.
     Ready,
+    /// These blocks are free there.
+    Free(Vec<PagRun>),
 }
 
 wire_struct! {
@@ -105,6 +109,8 @@ wire_enum! {
         Home = 4 { ino: Ino, shard: u8, },
         /// It can come.
         Ready = 5 {},
+        /// These blocks are free.
+        Free = 6 { runs: Vec<PagRun>, },
     }
 }
 
@@ -121,7 +127,7 @@ pub async fn find_out(server: &Rc<Server>, ask: &Ask) -> Result<Known, Fault> {
                     Said::Entry { found } => return Ok(Known::Entry(found)),
                     Said::Refused { fault } => return Err(fault),
                     Said::Home { ino, shard } => learn(server, ino, ShardId(shard)).await,
-                    Said::Way { .. } | Said::Ready {} => return Err(Fault::Protocol),
+                    _ => return Err(Fault::Protocol),
                 }
             }
             Err(Fault::Busy)
@@ -143,6 +149,11 @@ pub async fn find_out(server: &Rc<Server>, ask: &Ask) -> Result<Known, Fault> {
                 _ => Err(Fault::Protocol),
             }
         }
+        Ask::FreeLent { shard, .. } => match say(server, ShardId(*shard), ask).await {
+            Said::Free { runs } => Ok(Known::Free(runs)),
+            Said::Refused { fault } => Err(fault),
+            _ => Err(Fault::Protocol),
+        },
         Ask::Home { .. } => Err(Fault::Protocol),
         Ask::Above { dir, ancestor } => {
             let climbed = server.runtime.env.timeout(GATE_PATIENCE, climb(server, *dir, *ancestor));
@@ -161,7 +172,7 @@ async fn climb(server: &Rc<Server>, dir: Ino, ancestor: Ino) -> Result<bool, Fau
                 Said::Way { .. } => server.runtime.env.sleep(PAUSE).await,
                 Said::Refused { fault } => return Err(fault),
                 Said::Home { ino, shard } => learn(server, ino, ShardId(shard)).await,
-                Said::Entry { .. } | Said::Ready {} => return Err(Fault::Protocol),
+                _ => return Err(Fault::Protocol),
             }
         };
         match way.leaves {
@@ -302,11 +313,20 @@ async fn answer(server: &Rc<Server>, ask: &Ask) -> Said {
                 Err(fault) => Said::Refused { fault },
             };
         }
-        Ask::Entry { .. } | Ask::Above { .. } => {}
+        // What was promised before may still look free.
+        Ask::FreeLent { pag, .. } if server.joint.gives_back(*pag) => {
+            return Said::Refused { fault: Fault::Busy };
+        }
+        Ask::Entry { .. } | Ask::Above { .. } | Ask::FreeLent { .. } => {}
     }
     let ran = server.runtime.mfs.run(READ, |txn| match ask {
         Ask::Entry { dir, name } => entry(server, txn, *dir, name),
         Ask::Above { dir, ancestor } => Ok(Said::Way { way: way(server, txn, *dir, *ancestor)? }),
+        Ask::FreeLent { pag, to, .. } => {
+            let free = txn.space().free_lent(ShardId(*to), *pag)?;
+            let run = |(addr, len)| PagRun { pag: *pag, addr, len };
+            Ok(Said::Free { runs: free.into_iter().map(run).collect() })
+        }
         Ask::Home { .. } | Ask::Receive { .. } | Ask::ReceiveFile { .. } => {
             Err(Fault::Protocol.into())
         }
@@ -363,6 +383,11 @@ fn way(server: &Server, txn: &mut Txn<'_>, dir: Ino, ancestor: Ino) -> Result<Wa
 }
 
 impl super::Joint {
+    /// Does an open operation give blocks of the zone back?
+    pub fn gives_back(&self, pag: PagId) -> bool {
+        self.open.borrow().values().any(|it| it.job.borrow().gives_back(pag))
+    }
+
     /// Open operations that have closed the directory and give it another parent.
     fn movers(&self, ino: Ino) -> Vec<TxnId> {
         let open = self.open.borrow();

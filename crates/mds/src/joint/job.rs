@@ -34,7 +34,7 @@ use env::sync::Notify;
 use proto::mds::{Op, OpReply, Principal};
 use proto::wire::{Bytes, Malformed, Reader, Wire};
 use proto::{wire_enum, wire_struct};
-use types::{ClientId, Fault, Ino, Instant, ShardId, Timestamp, Transno};
+use types::{ClientId, Fault, Ino, Instant, PagId, ShardId, Timestamp, Transno};
 
 use super::part::{Answer, Part};
 use crate::context::Waited;
@@ -170,6 +170,12 @@ impl Job {
     /// Does one of its operations give the directory `ino` another parent?
     pub fn reparents(&self, ino: Ino) -> bool {
         self.parts().filter_map(Part::as_move).any(|it| it.reparents(ino))
+    }
+
+    /// Has this shard promised to give blocks of the zone back, and not done it yet?
+    pub fn gives_back(&self, zone: PagId) -> bool {
+        let gives = |part: &Part| matches!(part, Part::GiveBack { pag, .. } if *pag == zone);
+        matches!(self, Job::Works { asked, .. } if asked.batch.iter().flatten().any(gives))
     }
 
     /// Does this shard coordinate an operation of that request?

@@ -8,17 +8,20 @@
 use std::collections::BTreeSet;
 
 use mfs::{Cost, NewInode, Outside, Stop, Txn};
+use proto::mds::PagRun;
 use proto::wire::Bytes;
 use proto::{wire_enum, wire_struct};
 use types::limits::LINK_MAX;
-use types::{Attr, ClientId, Fault, FileKind, Ino, Name, Rights, Segment, ShardId, Timestamp};
+use types::{
+    Attr, ClientId, Fault, FileKind, Ino, Name, PagId, Rights, Segment, ShardId, Timestamp,
+};
 
 use crate::context::OpContext;
 use crate::leases::NO_CLIENT;
 use crate::ops::remove::need_target;
 use crate::ops::rename::relocate;
 use crate::ops::spread;
-use crate::ops::{move_directory, move_file};
+use crate::ops::{move_directory, move_file, take_back};
 use crate::uncommitted::MetaItem;
 
 wire_struct! {
@@ -162,6 +165,8 @@ wire_enum! {
         TakeDirectory = 9 { it: Arriving, },
         /// A file comes from the coordinator. Its name is here. Answer `Done`.
         TakeFile = 10 { it: ArrivingFile, },
+        /// Gives free blocks of a zone back to the coordinator, which has lent them. Answer `Done`.
+        GiveBack = 11 { to: u8, pag: PagId, runs: Vec<PagRun>, },
         /// A new file of the coordinator gets its name here. Answer `Added`.
         AddFile = 7 { dir: Ino, name: Name, ino: Ino, node: NewFile, },
     }
@@ -262,7 +267,7 @@ impl Part {
     /// The inodes whose names it changes, if they are there already.
     pub fn inodes(&self) -> Vec<Ino> {
         match self {
-            Part::MakeDirectory { .. } => Vec::new(),
+            Part::MakeDirectory { .. } | Part::GiveBack { .. } => Vec::new(),
             Part::RemoveDirectory { ino, .. }
             | Part::LoseName { ino, .. }
             | Part::GainName { ino, .. }
@@ -286,9 +291,10 @@ impl Part {
             Part::AddFile { dir, .. } => vec![*dir],
             Part::TakeDirectory { it } => vec![it.parent],
             Part::TakeFile { it } => vec![it.dir],
-            Part::RemoveDirectory { .. } | Part::LoseName { .. } | Part::GainName { .. } => {
-                Vec::new()
-            }
+            Part::RemoveDirectory { .. }
+            | Part::LoseName { .. }
+            | Part::GainName { .. }
+            | Part::GiveBack { .. } => Vec::new(),
         }
     }
 
@@ -347,6 +353,10 @@ pub fn execute(
         }
         Part::TakeFile { it } => {
             move_file::take(cx, txn, it)?;
+            Ok(Answer::Done {})
+        }
+        Part::GiveBack { to, pag, runs } => {
+            take_back::give(cx, txn, ShardId(*to), (*pag, runs))?;
             Ok(Answer::Done {})
         }
         Part::LoseName { ino, time } => change_names(cx, txn, *ino, *time, false),
@@ -423,6 +433,7 @@ pub fn prepare(txn: &mut Txn<'_>, part: &Part) -> Result<Option<Ino>, Stop> {
         | Part::AddFile { .. }
         | Part::TakeDirectory { .. }
         | Part::TakeFile { .. }
+        | Part::GiveBack { .. }
         | Part::Move { .. }
         | Part::MoveAt { .. } => Ok(None),
     }

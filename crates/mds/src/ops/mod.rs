@@ -22,6 +22,7 @@ pub mod repeat;
 pub mod space;
 pub mod spread;
 mod swap;
+pub mod take_back;
 mod xattr;
 
 use mfs::{Cost, Stop, Txn};
@@ -101,6 +102,7 @@ pub fn execute(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<OpR
         Op::SwapLayouts { ino, spare } => swap::swap(cx, txn, *ino, *spare),
         Op::MoveDirectory { dir, shard } => move_directory::move_to(cx, txn, *dir, ShardId(*shard)),
         Op::MoveFile { .. } => move_file::move_to(cx, txn, op),
+        Op::TakeBack { pag, shard, .. } => take_back::take_back(cx, txn, *pag, ShardId(*shard)),
         // `request.rs` runs these: in transactions of their own, or in none.
         Op::Commit { .. }
         | Op::Space { .. }

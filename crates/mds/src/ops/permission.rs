@@ -56,8 +56,10 @@ pub fn check(op: &Op, cx: &mut OpContext<'_>, txn: &mut Txn<'_>) -> Result<(), S
         }
         // A mover is believed that it has copied the content.
         Op::SwapLayouts { .. } => Err(Fault::NotPermitted.into()),
-        // Administrators distribute the directories.
-        Op::MoveDirectory { .. } | Op::MoveFile { .. } => Err(Fault::NotPermitted.into()),
+        // Administrators distribute the directories and the space.
+        Op::MoveDirectory { .. } | Op::MoveFile { .. } | Op::TakeBack { .. } => {
+            Err(Fault::NotPermitted.into())
+        }
         _ => Ok(()),
     }
 }

@@ -47,7 +47,7 @@ pub fn reply(
             let Outcome::Space(runs) = outcome else { return Err(protocol) };
             super::space::granted(txn, runs.clone())?
         }
-        Op::ReturnSpace { .. } => OpReply::Done {},
+        Op::ReturnSpace { .. } | Op::TakeBack { .. } => OpReply::Done {},
         Op::MoveDirectory { .. } | Op::MoveFile { .. } => OpReply::Moved { there: false },
         // Nothing is kept of these.
         Op::Lookup { .. }

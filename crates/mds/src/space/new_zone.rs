@@ -199,6 +199,15 @@ impl Space {
                 };
                 return Err(format!("{path}: {what}{remedy}"));
             }
+            // The caller has given it another number, as it knows the zones of all servers.
+            Some(Standing::Unfinished(zone)) if number.is_some_and(|number| number != zone.id) => {
+                return Err(format!(
+                    "{path}: its label says data zone {} of this file system, which is another \
+                     metadata server's, or was never added: if no server has it (`redbud pag list`), \
+                     clear its beginning and its end",
+                    zone.id
+                ));
+            }
             Some(Standing::Unfinished(zone)) => {
                 self.in_time(finish(self.env(), wish, zone)).await?
             }

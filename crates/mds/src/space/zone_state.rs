@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use mfs::{Cost, PagUse, Stop, StoreError, Txn, ZoneKind};
+use mfs::{Cost, PagUse, StoreError};
 use types::plant::planted;
 use types::{Bug, ClientId, Fault, PagId, Transno};
 
@@ -17,24 +17,6 @@ use super::Space;
 
 /// States that a request may name: as many as there are.
 const STATES_MAX: usize = 4;
-
-/// Why a zone of which blocks were lent does not drain; `None`: none were.
-fn lent(txn: &mut Txn<'_>, id: PagId) -> Result<Option<String>, Stop> {
-    let loans = txn.space().lent_by_zone()?.remove(&id).unwrap_or_default();
-    let Some((shard, blocks)) = loans.first_key_value() else { return Ok(None) };
-    let zones = txn.space().pags()?;
-    let is_own = zones.iter().any(|zone| zone.id == id && zone.kind != ZoneKind::Borrowed);
-    Ok(Some(match is_own {
-        true => format!(
-            "data zone {id} cannot drain: {blocks} blocks of it are lent to the metadata server of \
-             shard {shard}, which keeps them"
-        ),
-        false => format!(
-            "data zone {id} is of the metadata server of shard {shard}, which has lent blocks of \
-             it: it cannot drain"
-        ),
-    }))
-}
 
 /// What became of a request to set a zone's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +32,8 @@ pub enum StateChange {
 
 impl Space {
     /// Sets the state of a zone, if it is one of `only_from` until then, or if that is empty. The
-    /// check and the change are one transaction.
+    /// checks and the change are one transaction. `goes_back`: are blocks of it just given back to
+    /// the server that has lent them? Then the zone goes on to grant none.
     ///
     /// # Errors
     /// There is no such zone or state; more states than [`STATES_MAX`]; the store's.
@@ -59,6 +42,7 @@ impl Space {
         id: PagId,
         state: PagUse,
         only_from: &[PagUse],
+        goes_back: impl Fn() -> bool,
     ) -> Result<StateChange, String> {
         if let PagUse::Unknown(number) = state {
             return Err(format!("a data zone has no state {number}: use a newer server"));
@@ -71,15 +55,14 @@ impl Space {
             let before = txn.space().pag_use(id)?;
             let is_meant = only_from.is_empty() || only_from.contains(&before);
             if !is_meant && !planted(Bug::ZoneStateForced) {
-                return Ok(Ok(StateChange::Kept(before)));
+                return Ok(StateChange::Kept(before));
             }
-            if state.is_leaving()
-                && let Some(loan) = lent(txn, id)?
-            {
-                return Ok(Err(loan));
+            // What another server gets back of it must not be granted meanwhile.
+            if before.is_leaving() && !state.is_leaving() && goes_back() {
+                return Err(Fault::WouldBlock.into());
             }
             txn.space().set_pag_use(id, state)?;
-            Ok(Ok(StateChange::Set { before }))
+            Ok(StateChange::Set { before })
         });
         let (change, transno) = set.await.map_err(|error| {
             runtime.note_failure(&error, "setting the state of a data zone");
@@ -87,11 +70,14 @@ impl Space {
                 StoreError::Fault(Fault::NotFound) => {
                     format!("the file system has no data zone {id}: `redbud pag list` shows them")
                 }
+                StoreError::Fault(Fault::WouldBlock) => format!(
+                    "blocks of data zone {id} are on their way back to the server that has lent \
+                     them: run the same command again"
+                ),
                 error => error.to_string(),
             }
         })?;
         runtime.wait_durable(transno).await.map_err(|error| error.to_string())?;
-        let change = change?;
         let StateChange::Set { before } = change else { return Ok(change) };
         if before != state {
             self.changed(id, state, transno);

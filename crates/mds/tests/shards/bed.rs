@@ -13,7 +13,7 @@ use mfs::mkfs::{FormatOptions, PagFormat};
 use mfs::open::OpenOptions;
 use mfs::{Features, Mfs};
 use proto::mds::*;
-use proto::message::METADATA_SERVER;
+use proto::message::{ADMINISTRATOR, METADATA_SERVER};
 use proto::placement::ATTRIBUTE;
 use proto::slots::SlotClass;
 use proto::wire::Bytes;
@@ -185,10 +185,22 @@ impl Bed {
 
     /// A session such as another metadata server has.
     pub async fn server_session(&self, shard: u8) -> Rc<Session<Mds>> {
+        self.session_as(METADATA_SERVER, shard).await
+    }
+
+    async fn session_as(&self, role: u8, shard: u8) -> Rc<Session<Mds>> {
         let env = self.world.node("server");
         let mut config = SessionConfig::new::<Mds>(vec![format!("mds{shard}:1")], "home");
-        config.role = METADATA_SERVER;
+        config.role = role;
         Session::open(env, config, Rc::<Shared>::default()).await.unwrap()
+    }
+
+    /// Asks the server of a shard as an administrator.
+    pub async fn administer(&self, shard: u8, op: Op) -> Result<OpReply, Fault> {
+        let principal = Principal { uid: 0, gid: 0, groups: Vec::new() };
+        let call = Call { ops: vec![op], principal, sync: false, class: SlotClass::Ordinary };
+        let session = self.session_as(ADMINISTRATOR, shard).await;
+        session.call(call).await?.results[0].clone()
     }
 
     /// Ends all servers and checks every shard, and whether they agree.
@@ -281,6 +293,14 @@ impl Client {
     pub async fn inodes(&self, shard: u8) -> u64 {
         match self.call_at(shard, Op::Statfs {}).await {
             Ok(OpReply::Statfs { statfs }) => statfs.inodes,
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    /// Free blocks of a shard.
+    pub async fn free(&self, shard: u8) -> u64 {
+        match self.call_at(shard, Op::Statfs {}).await {
+            Ok(OpReply::Statfs { statfs }) => statfs.blocks_free,
             reply => panic!("{reply:?}"),
         }
     }

@@ -52,14 +52,6 @@ impl Client {
             reply => panic!("{reply:?}"),
         }
     }
-
-    /// Free blocks of a shard.
-    async fn free(&self, shard: u8) -> u64 {
-        match self.call_at(shard, Op::Statfs {}).await {
-            Ok(OpReply::Statfs { statfs }) => statfs.blocks_free,
-            reply => panic!("{reply:?}"),
-        }
-    }
 }
 
 #[test]

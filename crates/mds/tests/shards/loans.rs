@@ -48,6 +48,22 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Has the server of shard 0 take back from another one what is free there.
+    async fn take_back(&self, shard: u8) -> Result<OpReply, Fault> {
+        self.call_at(0, Op::TakeBack { at: ROOT, pag: PagId(0), shard }).await
+    }
+
+    /// Gives up blocks of its pool at a server.
+    async fn give_up(&self, shard: u8, blocks: &[Block]) {
+        let run = |&(pag, at): &Block| PagRun { pag, addr: PagBlock(at), len: 1 };
+        for part in blocks.chunks(16) {
+            let op = Op::ReturnSpace { runs: part.iter().map(run).collect() };
+            assert_eq!(self.call_at(shard, op).await, Ok(OpReply::Done {}));
+        }
+    }
+}
+
 fn take(runs: &[PagRun], all: &mut BTreeSet<Block>) {
     for run in runs {
         let mut blocks = run.addr.0..run.addr.0 + run.len;
@@ -159,4 +175,114 @@ fn loan_that_may_not_be_asked_for_is_refused() {
         ask(&other, 1, 1).await.unwrap();
         assert_eq!(ask(&other, 2, 1).await, Err(Fault::Protocol), "the session is of shard 1");
     });
+}
+
+/// A number of zone 0, as the server of a shard says, which may have borrowed it.
+async fn number(bed: &Bed, shard: u8, key: &str) -> u64 {
+    let said = bed.administer(shard, Op::Status {}).await;
+    let Ok(OpReply::Text { text }) = said else { panic!("{said:?}") };
+    let (_, zone) = text.split_once("\"pags\":[{\"id\":0,").expect("the first zone");
+    let (_, number) = zone.split_once(&format!("{key}:")).unwrap_or(("", "0"));
+    let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+/// Free blocks of zone 0 at a shard.
+async fn free(bed: &Bed, shard: u8) -> u64 {
+    number(bed, shard, "\"free\"").await
+}
+
+/// Blocks of zone 0 that shard 1 has.
+async fn lent(bed: &Bed) -> u64 {
+    number(bed, 0, "\"lent\":[{\"shard\":1,\"blocks\"").await
+}
+
+/// Sets the state of zone 0 at the server of a shard.
+async fn set_state(bed: &Bed, shard: u8, state: u16) {
+    let op = Op::SetZoneState { pag: PagId(0), state, only_from: Vec::new() };
+    let set = bed.administer(shard, op).await;
+    let Ok(OpReply::Text { text }) = set else { panic!("{set:?}") };
+    assert!(text.contains("before"), "{text}");
+}
+
+/// Borrows blocks of shard 0 for shard 1, of which some become free there. Returns these. The zone
+/// drains.
+async fn borrow_some(bed: &Bed, c: &Client) -> Vec<Block> {
+    let mut all = BTreeSet::new();
+    while all.iter().filter(|(pag, _)| *pag == PagId(0)).count() < 200 {
+        take(&c.grant(1).await.unwrap(), &mut all);
+    }
+    let lent: Vec<_> = all.into_iter().filter(|(pag, _)| *pag == PagId(0)).collect();
+    let back: Vec<_> = lent.iter().copied().filter(|(_, at)| at % 8 < 5).collect();
+    c.give_up(1, &back).await;
+    for shard in [0, 1] {
+        set_state(bed, shard, 1).await;
+    }
+    back
+}
+
+#[test]
+fn lender_takes_back_what_is_free_there_and_lends_it_again() {
+    for protocol in Protocol::ALL {
+        run(76, 2, protocol, |bed| async move {
+            let c = bed.client("c").await;
+            let back = borrow_some(&bed, &c).await.len() as u64;
+            let (before, there) = (free(&bed, 0).await, free(&bed, 1).await);
+            assert!(there >= back, "{there} free, {back} given up");
+            while free(&bed, 1).await > 0 {
+                assert_eq!(c.take_back(1).await, Ok(OpReply::Done {}), "{protocol:?}");
+            }
+            assert_eq!(free(&bed, 0).await, before + there);
+            // Nothing is free there any more.
+            assert_eq!(c.take_back(1).await, Ok(OpReply::Done {}));
+            assert_eq!((free(&bed, 0).await, free(&bed, 1).await), (before + there, 0));
+            // Another loan, with the next number.
+            set_state(&bed, 0, 0).await;
+            set_state(&bed, 1, 0).await;
+            let mut all = BTreeSet::new();
+            take(&c.grant(1).await.unwrap(), &mut all);
+            let lent: Vec<_> = all.into_iter().filter(|(pag, _)| *pag == PagId(0)).collect();
+            assert!(!lent.is_empty());
+            c.give_up(1, &lent).await;
+            assert_eq!(c.take_back(1).await, Err(Fault::NotPermitted), "it is in service there");
+            assert!(c.take_back(0).await.is_err(), "from itself");
+            assert!(c.take_back(9).await.is_err(), "from nobody");
+        });
+    }
+}
+
+#[test]
+fn servers_that_are_killed_while_space_goes_back_lose_none() {
+    for (seed, protocol) in (77..).zip(Protocol::ALL) {
+        for victims in [&[0][..], &[1], &[0, 1]] {
+            for after in [2, 5, 9, 14] {
+                run(seed, 2, protocol, |bed| async move {
+                    let c = bed.client("c").await;
+                    borrow_some(&bed, &c).await;
+                    let sum = free(&bed, 0).await + free(&bed, 1).await;
+                    assert!(free(&bed, 1).await > 100);
+                    let (this, at) = (bed.clone(), Duration::from_millis(after));
+                    bed.env.spawn(async move { this.restart_after(at, victims).await });
+                    let left = lent(&bed).await - free(&bed, 1).await;
+                    let mut tries = 0;
+                    while lent(&bed).await > left {
+                        tries += 1;
+                        assert!(tries < 1000, "it does not end");
+                        match c.take_back(1).await {
+                            Ok(_) => {}
+                            Err(fault) => assert_eq!(fault, Fault::Busy, "{protocol:?}"),
+                        }
+                    }
+                    // Its recovery ends when its client is there.
+                    c.call_at(1, Op::Statfs {}).await.unwrap();
+                    let began = bed.env.now();
+                    while (0..2).any(|shard| bed.joint(shard).open > 0) {
+                        assert!(bed.env.now().since(began) < PATIENCE, "it stays open");
+                        bed.env.sleep(Duration::from_millis(50)).await;
+                    }
+                    assert_eq!(free(&bed, 0).await, sum, "{protocol:?} {victims:?} {after}");
+                });
+            }
+        }
+    }
 }

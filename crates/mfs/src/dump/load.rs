@@ -481,7 +481,7 @@ impl<'a> Load<'a> {
                 _ => {
                     let taken = |txn: &mut Txn<'_>| {
                         part.iter().try_for_each(|segment| {
-                            txn.space().take_run(segment)?;
+                            txn.space().take_run(segment.pag, segment.addr.0, segment.len)?;
                             txn.layouts().map_taken(ino, *segment)
                         })
                     };
@@ -521,7 +521,7 @@ impl<'a> Load<'a> {
         }
         self.run(owner, |txn| {
             part.iter().try_for_each(|segment| {
-                txn.space().take_run(segment)?;
+                txn.space().take_run(segment.pag, segment.addr.0, segment.len)?;
                 txn.space().give(to, segment)
             })
         })
@@ -549,7 +549,7 @@ fn other_zone(zone: &Zone, found: Option<PagFormat>) -> String {
 }
 
 /// Segments loaded by one transaction.
-const PART: usize = 32;
+const PART: usize = 16;
 
 fn new(inode: &Inode) -> NewInode<'_> {
     let attr = &inode.attr;

@@ -130,7 +130,7 @@ async fn map(mfs: &Mfs, file: Ino, addr: u64, len: u64) {
     let segment =
         Segment { file: at, len, pag, addr: PagBlock(addr), state: SegmentState::Written };
     run(mfs, |txn| {
-        txn.space().take_run(&segment)?;
+        txn.space().take_run(segment.pag, segment.addr.0, segment.len)?;
         txn.layouts().map_taken(file, segment)
     })
     .await;
@@ -185,7 +185,7 @@ async fn filled(all: &[Mfs]) {
         let (addr, len) = (loan.runs[0].0, loan.runs[0].1.min(20));
         let state = SegmentState::Written;
         let segment = Segment { file: FileBlock(3), len, pag: PagId(2), addr, state };
-        txn.space().take_run(&segment)?;
+        txn.space().take_run(segment.pag, segment.addr.0, segment.len)?;
         txn.layouts().map_taken(file, segment)
     })
     .await;

@@ -10,7 +10,7 @@
 use types::{Fault, PagId, Segment, ShardId};
 
 use super::view::Space;
-use crate::format::space::{LentRun, PagFormat, ZoneKind, decode_run_key, run_key};
+use crate::format::space::{LentRun, PagFormat, ZoneKind, run_key};
 use crate::trees::LENT;
 use engine::error::Stop;
 
@@ -92,13 +92,9 @@ impl Space<'_, '_> {
         with: ShardId,
         segment: &Segment,
     ) -> Result<Option<(u64, LentRun)>, Stop> {
-        let found = LENT.prev(self.txn, &run_key(segment.pag, segment.addr.0))?;
-        let run = found.map(|(key, value)| (decode_run_key(&key), LentRun::decode(&value)));
-        let end = segment.addr.0 + segment.len;
-        Ok(run.and_then(|((pag, start), run)| {
-            let is_it = pag == segment.pag && (run.shard, run.sequence) == (with, GIVEN);
-            (is_it && start.0 > 0 && start.0 + run.len >= end).then_some((start.0, run))
-        }))
+        let (pag, start) = (segment.pag, segment.addr.0);
+        let found = self.lent_around(with, pag, (start, start + segment.len))?;
+        Ok(found.filter(|(_, run)| run.sequence == GIVEN))
     }
 
     fn note_given(&mut self, with: ShardId, segment: &Segment) -> Result<(), Stop> {
@@ -115,24 +111,13 @@ impl Space<'_, '_> {
             LENT.remove(self.txn, &run_key(pag, from))?;
             end = from + run.len;
         }
-        self.set_given(with, pag, (start, end))
+        self.set_lent(pag, (start, end), LentRun { len: 0, shard: with, sequence: GIVEN })
     }
 
     fn forget_given(&mut self, with: ShardId, segment: &Segment) -> Result<(), Stop> {
-        let (pag, end) = (segment.pag, segment.addr.0 + segment.len);
-        let found = self.given_around(with, segment)?.filter(|_| segment.len > 0);
-        let (from, run) = found.ok_or(Stop::Fault(Fault::Invalid))?;
-        LENT.remove(self.txn, &run_key(pag, from))?;
-        self.set_given(with, pag, (from, segment.addr.0))?;
-        self.set_given(with, pag, (end, from + run.len))
-    }
-
-    fn set_given(&mut self, with: ShardId, pag: PagId, (from, to): (u64, u64)) -> Result<(), Stop> {
-        if from < to {
-            let run = LentRun { len: to - from, shard: with, sequence: GIVEN };
-            LENT.insert(self.txn, &run_key(pag, from), &run.encode())?;
-        }
-        Ok(())
+        let found = self.given_around(with, segment)?;
+        found.ok_or(Stop::Fault(Fault::Invalid))?;
+        self.forget_lent(with, segment.pag, (segment.addr.0, segment.len))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Space that a shard lends to another one, out of its free blocks, and that stays there.
+//! Space that a shard lends to another one, out of its free blocks. It stays there until the lender
+//! takes it back ([`super::returned`]).
 //!
 //! Invariants:
 //! - what is lent is in no other tree of the lender, and it is in a tree of the borrower from its
@@ -223,6 +224,53 @@ impl Space<'_, '_> {
         let lent = self.lent()?.into_iter();
         let meant = lent.filter(|(pag, _, lent)| lent.shard == with && of_kind(*pag));
         Ok(meant.map(|(_, _, lent)| lent.sequence).max().unwrap_or(0))
+    }
+
+    /// The run that is lent to or by this shard and has all blocks of `[start, end)`.
+    pub(super) fn lent_around(
+        &self,
+        with: ShardId,
+        pag: PagId,
+        (start, end): (u64, u64),
+    ) -> Result<Option<(u64, LentRun)>, Stop> {
+        let found = LENT.prev(self.txn, &run_key(pag, start))?;
+        let run = found.map(|(key, value)| (decode_run_key(&key), LentRun::decode(&value)));
+        Ok(run.and_then(|((of, from), run)| {
+            let is_it = (of, run.shard) == (pag, with);
+            (is_it && from.0 > 0 && from.0 + run.len >= end).then_some((from.0, run))
+        }))
+    }
+
+    /// Blocks of a run that is lent are so no more; what is before and behind them stays so.
+    ///
+    /// # Errors
+    /// `Invalid`: no run has them all.
+    pub(super) fn forget_lent(
+        &mut self,
+        with: ShardId,
+        pag: PagId,
+        (start, len): (u64, u64),
+    ) -> Result<(), Stop> {
+        let end = start.checked_add(len).filter(|_| len > 0).ok_or(Stop::Fault(Fault::Invalid))?;
+        let found = self.lent_around(with, pag, (start, end))?;
+        let (from, run) = found.ok_or(Stop::Fault(Fault::Invalid))?;
+        LENT.remove(self.txn, &run_key(pag, from))?;
+        self.set_lent(pag, (from, start), run)?;
+        self.set_lent(pag, (end, from + run.len), run)
+    }
+
+    /// Enters a run like `run`, if it has blocks.
+    pub(super) fn set_lent(
+        &mut self,
+        pag: PagId,
+        (from, to): (u64, u64),
+        run: LentRun,
+    ) -> Result<(), Stop> {
+        if from < to {
+            let run = LentRun { len: to - from, ..run };
+            LENT.insert(self.txn, &run_key(pag, from), &run.encode())?;
+        }
+        Ok(())
     }
 
     /// Is a block of `[start, end)` lent?

@@ -20,6 +20,7 @@ mod lent_tests;
 mod owner;
 mod pags;
 mod pool;
+mod returned;
 mod runs;
 mod targets;
 mod view;
@@ -30,6 +31,7 @@ pub use grant::GRANT_PIECES;
 pub use lent::{LOAN_RUNS, Loan};
 pub use owner::BlockOwner;
 pub use pags::PagState;
+pub use returned::RETURNED_MAX;
 pub use targets::{OBJECTS_TAKEN, TARGET_ADDRESS_MAX};
 pub use view::Space;
 

@@ -1,6 +1,6 @@
 //! The free tree: runs by address, joined with adjacent ones.
 
-use types::{Bug, Fault, PagId, Segment, planted};
+use types::{Bug, Fault, PagId, planted};
 
 use super::view::Space;
 use crate::format::space::{decode_run_key, run_key};
@@ -57,12 +57,11 @@ impl Space<'_, '_> {
         self.count(pag, len as i64, 0)
     }
 
-    /// Takes the blocks of a segment out of the free tree.
+    /// Takes `len` blocks from `start` on out of the free tree.
     ///
     /// # Errors
     /// `Invalid`: they are not all free.
-    pub(crate) fn take_run(&mut self, segment: &Segment) -> Result<(), Stop> {
-        let (pag, start, len) = (segment.pag, segment.addr.0, segment.len);
+    pub(crate) fn take_run(&mut self, pag: PagId, start: u64, len: u64) -> Result<(), Stop> {
         let end = start.checked_add(len).ok_or(Stop::Fault(Fault::Invalid))?;
         let run = self.free_run_to(pag, start)?.filter(|&(from, n)| from + n >= end);
         self.take_free(pag, run.ok_or(Stop::Fault(Fault::Invalid))?, start, len)

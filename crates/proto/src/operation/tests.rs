@@ -74,6 +74,7 @@ fn all() -> Vec<Op> {
         Op::Where { ino },
         Op::MoveDirectory { dir, shard: 1 },
         Op::MoveFile { ino, dir, name: name(), shard: 1 },
+        Op::TakeBack { at: dir, pag: types::PagId(1), shard: 1 },
     ]
 }
 

@@ -117,7 +117,7 @@ fn target(
     cx.need(from, Rights::NAMES | Rights::ATTR);
     match cx.learn(Ask::Entry { dir, name: name.clone() })? {
         Known::Entry(found) => Ok(found),
-        Known::Above(_) | Known::Ready => Err(Fault::Protocol.into()),
+        _ => Err(Fault::Protocol.into()),
     }
 }
 

@@ -91,7 +91,7 @@ fn check_order(cx: &mut OpContext<'_>, it: &Move) -> Result<(), Stop> {
 pub fn is_above(cx: &mut OpContext<'_>, ancestor: Ino, dir: Ino) -> Result<bool, Stop> {
     match cx.learn(Ask::Above { dir, ancestor })? {
         Known::Above(above) => Ok(above),
-        Known::Entry(_) | Known::Ready => Err(Fault::Protocol.into()),
+        _ => Err(Fault::Protocol.into()),
     }
 }
 
