@@ -35,7 +35,7 @@ const STEPS_A_SECOND: u64 = 10;
 pub struct Order<'a> {
     /// The file system.
     pub source: &'a Source,
-    /// The shard of the files, if the command moves those of any of several metadata servers.
+    /// The shard of the files, if there are several metadata servers.
     pub shard: Option<ShardId>,
     /// The command, as clients are described.
     pub command: String,
@@ -54,7 +54,9 @@ pub struct Zone {
     pub state: String,
     /// It is an object target.
     pub is_target: bool,
-    /// All blocks.
+    /// The shard of the server that has lent blocks of it.
+    pub lender: Option<ShardId>,
+    /// All blocks that the server has.
     pub blocks: u64,
     /// Blocks that belong to nobody.
     pub free: u64,
@@ -78,14 +80,18 @@ impl Zone {
     fn of(zone: &Value) -> Zone {
         let pool = |pool: &Value| (number(&pool["client"]), number(&pool["blocks"]));
         let is_borrowed = text(&zone["kind"]) == "borrowed";
-        let lent = |lent: &Value| if is_borrowed { 0 } else { number(&lent["blocks"]) };
-        let lent: u64 = list(&zone["lent"]).map(lent).sum();
+        let lent: u64 = list(&zone["lent"]).map(|lent| number(&lent["blocks"])).sum();
+        let lender = list(&zone["lent"]).next().map(|lent| ShardId(number(&lent["shard"]) as u8));
         Zone {
             id: PagId(number(&zone["id"]) as u16),
             state: text(&zone["state"]).to_owned(),
             is_target: text(&zone["kind"]) == "target",
+            lender: lender.filter(|_| is_borrowed),
             // What others have is nothing that could move.
-            blocks: number(&zone["blocks"]).saturating_sub(lent),
+            blocks: match is_borrowed {
+                true => lent,
+                false => number(&zone["blocks"]).saturating_sub(lent),
+            },
             free: number(&zone["free"]),
             freed: number(&zone["freed"]),
             pools: list(&zone["pools"]).map(pool).collect(),
@@ -220,19 +226,13 @@ pub fn run<T: 'static>(
     })
 }
 
-/// The server that has the files of this shard; without one, the only server.
+/// The server that has the files of this shard.
 fn server(source: &Source, shard: Option<ShardId>) -> Result<Source, Failure> {
     let servers = admin::servers(source)?;
     if let [only] = &servers[..] {
         return Ok(only.source.clone());
     }
-    let number = shard.map(|shard| u16::from(shard.0)).ok_or_else(|| {
-        let text = format!(
-            "{source}: the file system has several metadata servers, and this command does not move \
-             their files yet"
-        );
-        Failure::failed("RB-MOVE", text)
-    })?;
+    let number = u16::from(shard.unwrap_or(ShardId(0)).0);
     let found = servers.into_iter().find(|server| server.number == Some(number));
     found.map(|server| server.source).ok_or_else(|| {
         let text = format!("{source}: the file system has no metadata server {number}");
@@ -327,6 +327,15 @@ impl Mover {
     fn draining_from(zone: PagId, from: mfs::PagUse) -> Op {
         let state = mfs::PagUse::Draining.number();
         Op::SetZoneState { pag: zone, state, only_from: vec![from.number()] }
+    }
+
+    /// Has the server of `owner` take back what is free of its zone at the server of `from`.
+    pub async fn take_back(&self, owner: ShardId, zone: PagId, from: ShardId) -> Next {
+        match self.client.take_back(owner, zone, from).await {
+            // One of the two is away, or something was granted just now.
+            Ok(()) | Err(Fault::Busy) => Ok(()),
+            Err(fault) => Err(self.failed("giving lent blocks back", fault)),
+        }
     }
 
     /// Places nothing in these zones.

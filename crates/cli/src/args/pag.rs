@@ -50,6 +50,9 @@ pub struct PagAddArgs {
     /// Add it even if it has content, which is lost
     #[arg(long)]
     pub force: bool,
+    /// The metadata server whose zone it is to be; needed for a device if there are several
+    #[arg(long, value_name = "N")]
+    pub server: Option<u16>,
     /// How to print it
     #[command(flatten)]
     pub output: Output,

@@ -6,7 +6,7 @@ use mfs::PagUse;
 use serde::Serialize;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
-use types::{Duration, Fault, PagId};
+use types::{Duration, Fault, PagId, ShardId};
 
 use client::NotMoved;
 use env::asked_to_stop;
@@ -41,27 +41,20 @@ struct Report {
     empty: bool,
 }
 
-/// Moves all files out of the zone.
-pub fn run(args: &PagDrainArgs) -> Ended {
-    let source = target::source_or_only(args.target.as_ref())?;
-    let id = PagId(args.pag);
-    let order = Order {
-        source: &source,
-        shard: None,
-        command: format!("redbud pag drain {id}"),
-        rate: args.rate,
-        talks: !args.output.is_json(),
-    };
-    let name = source.to_string();
-    let (report, end) = mover::run(&order, async move |mover| {
-        let end = drain(mover, id).await;
-        mover.print_stayed();
-        if !end.as_ref().is_err_and(|end| end.code == Status::Unreachable as u8) {
-            mover.look().await?;
+/// Moves all files out of the zone: those of each of these metadata servers, the one whose zone it
+/// is last.
+pub fn run(args: &PagDrainArgs, servers: &[Option<ShardId>]) -> Ended {
+    let (mut moved, mut end) = ((0, 0), Ok(()));
+    let mut last = None;
+    for shard in servers {
+        if end.is_ok() && !asked_to_stop() {
+            let (report, ended) = drain_at(args, *shard)?;
+            moved = (moved.0 + report.files, moved.1 + report.bytes_moved);
+            last = Some(Report { files: moved.0, bytes_moved: moved.1, ..report });
+            end = ended;
         }
-        let Some(zone) = mover.zone(id).cloned() else { return Err(unknown(id)) };
-        Ok((report(mover, &zone, name), end))
-    })?;
+    }
+    let Some(report) = last else { return Err(unknown(PagId(args.pag))) };
     output::print_report(args.output, &report, |report| {
         let moved = human_size(report.bytes_moved);
         let (files, pag) = (report.files, report.pag);
@@ -69,6 +62,32 @@ pub fn run(args: &PagDrainArgs) -> Ended {
         format!("moved {moved} of {files} files from data zone {pag}{empty}\n")
     })?;
     end.map(|()| 0)
+}
+
+/// Moves the files of one metadata server out of the zone.
+fn drain_at(
+    args: &PagDrainArgs,
+    shard: Option<ShardId>,
+) -> Result<(Report, Result<(), Failure>), Failure> {
+    let source = target::source_or_only(args.target.as_ref())?;
+    let id = PagId(args.pag);
+    let order = Order {
+        source: &source,
+        shard,
+        command: format!("redbud pag drain {id}"),
+        rate: args.rate,
+        talks: !args.output.is_json(),
+    };
+    let name = source.to_string();
+    mover::run(&order, async move |mover| {
+        let end = drain(mover, id, shard).await;
+        mover.print_stayed();
+        if !end.as_ref().is_err_and(|end| end.code == Status::Unreachable as u8) {
+            mover.look().await?;
+        }
+        let Some(zone) = mover.zone(id).cloned() else { return Err(unknown(id)) };
+        Ok((report(mover, &zone, name), end))
+    })
 }
 
 /// What lies at a target that drains stays there.
@@ -96,7 +115,8 @@ fn report(mover: &Mover, zone: &Zone, source: String) -> Report {
     }
 }
 
-fn unknown(id: PagId) -> Failure {
+/// There is no such zone.
+pub fn unknown(id: PagId) -> Failure {
     let text = format!("the file system has no data zone {id}: `redbud pag list` shows them");
     Failure::failed("RB-PAG-REFUSED", text)
 }
@@ -106,7 +126,7 @@ fn drains(mover: &Mover, id: PagId) -> bool {
     mover.zone(id).is_some_and(|zone| zone.state == PagUse::Draining.name())
 }
 
-async fn drain(mover: &mut Mover, id: PagId) -> Result<(), Failure> {
+async fn drain(mover: &mut Mover, id: PagId, at: Option<ShardId>) -> Result<(), Failure> {
     mover.look().await?;
     let before = mover.zone(id).ok_or_else(|| unknown(id))?.clone();
     if before.state == PagUse::Lost.name() {
@@ -134,7 +154,10 @@ async fn drain(mover: &mut Mover, id: PagId) -> Result<(), Failure> {
         let moved = mover.blocks;
         pass(mover, id).await?;
         mover.look().await?;
-        let zone = mover.zone(id).ok_or_else(|| unknown(id))?.clone();
+        let mut zone = mover.zone(id).ok_or_else(|| unknown(id))?.clone();
+        if let (Some(lender), Some(borrower)) = (zone.lender, at) {
+            zone = give_back(mover, zone, (lender, borrower)).await?;
+        }
         if zone.free == zone.blocks {
             return Ok(());
         }
@@ -161,6 +184,25 @@ async fn drain(mover: &mut Mover, id: PagId) -> Result<(), Failure> {
         }
         mover.env.sleep(PAUSE).await;
     }
+}
+
+/// Gives what is free of another server's zone back to it, as long as that gets less.
+async fn give_back(
+    mover: &mut Mover,
+    mut zone: Zone,
+    (lender, borrower): (ShardId, ShardId),
+) -> Result<Zone, Failure> {
+    while zone.free > 0 && !asked_to_stop() {
+        mover.take_back(lender, zone.id, borrower).await?;
+        mover.look().await?;
+        let now = mover.zone(zone.id).ok_or_else(|| unknown(zone.id))?.clone();
+        let is_less = now.blocks < zone.blocks;
+        zone = now;
+        if !is_less {
+            break;
+        }
+    }
+    Ok(zone)
 }
 
 /// Moves each file once that has blocks in the zone.

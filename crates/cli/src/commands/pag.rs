@@ -8,9 +8,9 @@ use proto::mds::{Op, OpReply};
 use proto::wire::Appended;
 use serde::Serialize;
 use serde_json::Value;
-use types::PagId;
 use types::limits::{BLOCK_U64, PAGS_MAX};
 use types::units::human_size;
+use types::{PagId, ShardId};
 
 use crate::address::{OST_PORT, check_address_or};
 use crate::admin::Server;
@@ -133,13 +133,6 @@ fn add(args: &PagAddArgs) -> Ended {
     if let Some(target) = args.device.to_str().filter(|device| device.starts_with(OST)) {
         return add_ost(args, &source, target);
     }
-    if admin::servers(&source)?.len() > 1 {
-        let text = format!(
-            "{source}: the file system has several metadata servers, each of which knows only its own \
-             data zones: `redbud mkfs` alone gives them zones on devices yet"
-        );
-        return Err(refused(text));
-    }
     let path = std::path::absolute(&args.device);
     let path =
         path.map_err(|error| Failure::usage(format!("{}: {error}", args.device.display())))?;
@@ -147,14 +140,16 @@ fn add(args: &PagAddArgs) -> Ended {
         let text = format!("{}: the path of a data device is UTF-8", path.display());
         return Err(Failure::usage(text));
     };
-    let number = Appended(None);
+    let (owner, number) = owner_of_new(&source, args.server)?;
+    let number = Appended(number);
     let op = Op::AddZone { path: device.to_owned(), overwrite: args.force, number };
-    let answer = ask(&source, op)?;
+    let answer = ask(&owner.source, op)?;
     let Some(pag) = answer["added"].as_u64() else {
         return Err(refused(format!("{source}: the server does not say which zone it is")));
     };
     let named = Value::from(device);
-    let next = format!("[[data]]\npath = {named}\nid = {pag}\n");
+    let mds = owner.number.map(|number| format!("mds = {number}\n")).unwrap_or_default();
+    let next = format!("[[data]]\npath = {named}\nid = {pag}\n{mds}");
     let (device, source) = (device.to_owned(), source.to_string());
     let report = Added { version: 1, source, pag, device, next };
     output::print_report(args.output, &report, |report| {
@@ -164,6 +159,42 @@ fn add(args: &PagAddArgs) -> Ended {
         )
     })?;
     Ok(0)
+}
+
+/// The server that gets a new device, and the device's number if there are several: none of them
+/// knows the zones of the others.
+fn owner_of_new(source: &Source, asked: Option<u16>) -> Result<(Server, Option<PagId>), Failure> {
+    let servers = admin::servers(source)?;
+    let count = servers.len();
+    let mut taken = BTreeSet::new();
+    if count > 1 {
+        for server in &servers {
+            taken.extend(zones_of(server)?.into_iter().map(|zone| zone.pag));
+        }
+    }
+    let number = match count {
+        1 => None,
+        _ => Some(new_number(&taken).ok_or_else(|| {
+            refused(format!("the file system has {PAGS_MAX} data zones: there is no room"))
+        })?),
+    };
+    let last = count - 1;
+    let at = match (asked, count) {
+        (Some(at), _) => usize::from(at),
+        (None, 1) => 0,
+        (None, _) => {
+            let text = format!(
+                "{source}: the file system has {count} metadata servers, each with its own data zones: \
+                 say whose this one is to be, with --server 0 to --server {last}"
+            );
+            return Err(Failure::usage(text));
+        }
+    };
+    let found = servers.into_iter().nth(at);
+    let owner = found.ok_or_else(|| {
+        Failure::usage(format!("{source}: there is no server {at}: they are 0 to {last}"))
+    })?;
+    Ok((owner, number))
 }
 
 /// Adds an object target: its address is kept in the metadata, so nothing is to be written down.
@@ -202,9 +233,12 @@ struct Zone {
     /// Bytes that other servers have of it.
     #[serde(skip_serializing_if = "is_none")]
     bytes_lent: u64,
-    /// The shard of the server whose zone it is, if that has lent this one `bytes` of it.
+    /// The shard of the server whose zone it is, if that has lent this one blocks of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     lent_by: Option<u64>,
+    /// It is another server's, which may have got back all that it had lent.
+    #[serde(skip)]
+    is_borrowed: bool,
     /// How the server finds the device.
     device_state: String,
     bytes: u64,
@@ -260,13 +294,14 @@ fn zones_of(server: &Server) -> Result<Vec<Zone>, Failure> {
     let lent = |zone: &Value| -> u64 {
         list(&zone["lent"]).map(|lent| number(&lent["blocks"]) * BLOCK_U64).sum()
     };
-    let lender = |zone: &Value| number(&zone["lent"][0]["shard"]);
+    let lender = |zone: &Value| zone["lent"][0]["shard"].as_u64();
     let is_borrowed = |zone: &Value| text(&zone["kind"]) == BORROWED;
     let zone = |zone: &Value| Zone {
         pag: number(&zone["id"]),
         mds,
         bytes_lent: if is_borrowed(zone) { 0 } else { lent(zone) },
-        lent_by: is_borrowed(zone).then(|| lender(zone)),
+        lent_by: lender(zone).filter(|_| is_borrowed(zone)),
+        is_borrowed: is_borrowed(zone),
         uuid: text(&zone["uuid"]).to_owned(),
         device: text(&zone["path"]).to_owned(),
         state: if is_drained(zone) { DRAINED } else { text(&zone["state"]) }.to_owned(),
@@ -281,7 +316,9 @@ fn zones_of(server: &Server) -> Result<Vec<Zone>, Failure> {
 
 fn list_all(args: &PagListArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
-    let report = Zones { version: 1, source: source.to_string(), pags: zones(&source)? };
+    let mut pags = zones(&source)?;
+    pags.retain(|zone| !zone.is_borrowed || zone.lent_by.is_some());
+    let report = Zones { version: 1, source: source.to_string(), pags };
     output::print_report(args.output, &report, |report| {
         let head = ["pag", "state", "size", "free", "freed", "in pools", "server", "device"];
         let is_several = report.pags.iter().any(|zone| zone.mds.is_some());
@@ -356,27 +393,35 @@ fn set(
     Ok(0)
 }
 
-/// Empties a zone. To a target of several metadata servers no new files go from any of them.
+/// Empties a zone. To a target of several metadata servers no new files go from any of them. From a
+/// zone of which blocks are lent, the servers that have these move their files first.
 fn drain_out(args: &PagDrainArgs) -> Ended {
-    let servers = servers_of(&target::source_or_only(args.target.as_ref())?, args.pag)?;
-    if servers.len() == 1 {
-        return drain::run(args);
+    let source = target::source_or_only(args.target.as_ref())?;
+    let all = admin::servers(&source)?;
+    if all.len() == 1 {
+        return drain::run(args, &[None]);
     }
     let id = PagId(args.pag);
-    let source = target::source_or_only(args.target.as_ref())?;
-    let is_borrowed = |zone: &Zone| zone.pag == u64::from(id.0) && zone.lent_by.is_some();
-    if zones(&source)?.iter().any(is_borrowed) {
-        let text = format!(
-            "data zone {id} cannot drain: blocks of it are lent to another metadata server, which \
-             keeps them: `redbud pag list` shows how many"
-        );
-        return Err(refused(text));
+    let (mut at, mut owner, mut borrowers, mut is_target) = (Vec::new(), None, Vec::new(), false);
+    for server in all {
+        let found = zones_of(&server)?.into_iter().find(|zone| zone.pag == u64::from(id.0));
+        let Some(zone) = found else { continue };
+        let shard = server.number.and_then(|number| u8::try_from(number).ok()).map(ShardId);
+        match zone.is_borrowed {
+            true => borrowers.push(shard),
+            false => is_target |= owner.replace(shard).is_some() || zone.device.starts_with(OST),
+        }
+        at.push(server.source);
     }
-    servers.iter().try_for_each(|server| begin_drain(server, id))?;
-    Err(drain::target_left(id))
+    let Some(owner) = owner else { return Err(drain::unknown(id)) };
+    at.iter().try_for_each(|server| begin_drain(server, id))?;
+    match is_target {
+        true => Err(drain::target_left(id)),
+        false => drain::run(args, &[&borrowers[..], &[owner]].concat()),
+    }
 }
 
-/// Lets a target drain that is in service, or whose drain is paused, at a metadata server.
+/// Lets a zone drain that is in service, or whose drain is paused, at a metadata server.
 fn begin_drain(server: &Source, pag: PagId) -> Result<(), Failure> {
     let of = [PagUse::InService, PagUse::Paused, PagUse::Draining];
     let only_from = of.iter().map(|of| of.number()).collect();

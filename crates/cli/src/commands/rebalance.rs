@@ -6,19 +6,20 @@ use mfs::PagUse;
 use serde::Serialize;
 use types::limits::BLOCK_U64;
 use types::units::human_size;
-use types::{Ino, PagId};
+use types::{Ino, PagId, ShardId};
 
 use env::asked_to_stop;
 
 use crate::args::RebalanceArgs;
 use crate::exit::{Ended, Failure, Status};
 use crate::mover::{self, Mover, Order, Zone};
-use crate::{output, target};
+use crate::source::Source;
+use crate::{admin, output, target};
 
 /// The zones are even when their shares differ by so much at most: percent of a zone.
 const EVEN: u64 = 5;
 
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 struct Report {
     version: u32,
     source: String,
@@ -37,35 +38,23 @@ struct Share {
     bytes_in_files: u64,
 }
 
-/// Runs it.
+/// Runs it: for the files and zones of each metadata server.
 pub fn run(args: &RebalanceArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
-    let order = Order {
-        source: &source,
-        shard: None,
-        command: "redbud rebalance".into(),
-        rate: args.rate,
-        talks: !args.output.is_json(),
-    };
-    let name = source.to_string();
-    let report = mover::run(&order, async move |mover| {
-        rebalance(mover).await?;
-        mover.print_stayed();
-        let share = |zone: &Zone| Share {
-            pag: zone.id.0,
-            bytes: zone.blocks * BLOCK_U64,
-            bytes_in_files: zone.in_files() * BLOCK_U64,
-        };
-        Ok(Report {
-            version: 1,
-            source: name,
-            files: mover.files,
-            bytes_moved: mover.blocks * BLOCK_U64,
-            pags: serving(&mover.zones).map(share).collect(),
-            stayed: mover.stayed.len(),
-        })
-    })?;
-    output::print_report(args.output, &report, |report| {
+    let servers = admin::servers(&source)?;
+    let mut whole = Report { version: 1, source: source.to_string(), ..Report::default() };
+    for server in &servers {
+        let shard = server.number.and_then(|number| u8::try_from(number).ok()).map(ShardId);
+        let part = rebalance_at(args, &source, shard)?;
+        whole.files += part.files;
+        whole.bytes_moved += part.bytes_moved;
+        whole.pags.extend(part.pags);
+        whole.stayed += part.stayed;
+        if asked_to_stop() {
+            break;
+        }
+    }
+    output::print_report(args.output, &whole, |report| {
         let mut text =
             format!("moved {} of {} files\n", human_size(report.bytes_moved), report.files);
         for zone in &report.pags {
@@ -78,7 +67,38 @@ pub fn run(args: &RebalanceArgs) -> Ended {
         let text = "stopped; the same command goes on";
         return Err(Failure::new(Status::Partial, "RB-REBALANCE-STOPPED", text));
     }
-    Ok(if report.stayed > 0 { Status::Partial as u8 } else { 0 })
+    Ok(if whole.stayed > 0 { Status::Partial as u8 } else { 0 })
+}
+
+/// Makes the zones of one metadata server even.
+fn rebalance_at(
+    args: &RebalanceArgs,
+    source: &Source,
+    shard: Option<ShardId>,
+) -> Result<Report, Failure> {
+    let order = Order {
+        source,
+        shard,
+        command: "redbud rebalance".into(),
+        rate: args.rate,
+        talks: !args.output.is_json(),
+    };
+    mover::run(&order, async move |mover| {
+        rebalance(mover).await?;
+        mover.print_stayed();
+        let share = |zone: &Zone| Share {
+            pag: zone.id.0,
+            bytes: zone.blocks * BLOCK_U64,
+            bytes_in_files: zone.in_files() * BLOCK_U64,
+        };
+        Ok(Report {
+            files: mover.files,
+            bytes_moved: mover.blocks * BLOCK_U64,
+            pags: serving(&mover.zones).map(share).collect(),
+            stayed: mover.stayed.len(),
+            ..Report::default()
+        })
+    })
 }
 
 fn serving(zones: &[Zone]) -> impl Iterator<Item = &Zone> {
@@ -176,7 +196,8 @@ mod tests {
     fn zone(id: u16, blocks: u64, in_files: u64) -> Zone {
         let (free, freed, pools) = (blocks - in_files - 12, 5, vec![(1, 4), (2, 3)]);
         let state = PagUse::InService.name().to_owned();
-        Zone { id: PagId(id), state, is_target: false, blocks, free, freed, pools }
+        let (is_target, lender) = (false, None);
+        Zone { id: PagId(id), state, is_target, lender, blocks, free, freed, pools }
     }
 
     #[test]
