@@ -28,12 +28,14 @@ pub const BYTES_MAX: usize = 40 << 10;
 /// Bytes of the log's record for each name, on the side where it is more: two slots, with entries
 /// of the trees of moved inodes, of names on other shards and of the directory's map.
 const LOG_BYTES: u32 = 2048;
+/// Bytes of it for all else: entries, attributes, and images of blocks that are new.
+const LOG_BYTES_BASE: u32 = 512 << 10;
 
 /// The worst case of the transaction that moves so many names.
 pub fn cost(names: usize) -> Cost {
     let names = names.min(NAMES_MAX) as u32;
     Cost {
-        log_bytes: Cost::STEP.log_bytes + names * LOG_BYTES,
+        log_bytes: LOG_BYTES_BASE + names * LOG_BYTES,
         dirty: Cost::STEP.dirty + names,
         reserve: Reserve::Replay,
     }

@@ -273,6 +273,22 @@ impl Space<'_, '_> {
         Ok(())
     }
 
+    /// The shard to which this one has lent a block of its own zone, or where it went with a file.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub fn lent_to(&mut self, pag: PagId, at: PagBlock) -> Result<Option<ShardId>, Stop> {
+        if self.pag(pag)?.is_none_or(|record| record.kind != ZoneKind::Blocks) {
+            return Ok(None);
+        }
+        let found = LENT.prev(self.txn, &run_key(pag, at.0))?;
+        let run = found.map(|(key, value)| (decode_run_key(&key), LentRun::decode(&value)));
+        let has = |&((of, start), run): &((PagId, PagBlock), LentRun)| {
+            of == pag && start.0 > 0 && start.0 + run.len > at.0
+        };
+        Ok(run.filter(has).map(|(_, run)| run.shard))
+    }
+
     /// Is a block of `[start, end)` lent?
     pub(super) fn is_lent(&self, pag: PagId, start: u64, end: u64) -> Result<bool, Stop> {
         let Some((key, value)) = LENT.prev(self.txn, &run_key(pag, end - 1))? else {

@@ -119,11 +119,11 @@ enum Unit {
 }
 
 impl Unit {
-    /// The shard that has it.
-    fn shard(self) -> ShardId {
+    /// The inode to which it belongs.
+    fn inode(self) -> Ino {
         match self {
-            Unit::Name(at) => at.dir.shard(),
-            Unit::Attr(ino) => ino.shard(),
+            Unit::Name(at) => at.dir,
+            Unit::Attr(ino) => ino,
         }
     }
 }
@@ -236,10 +236,16 @@ impl Durable {
         }
     }
 
-    /// A client has changed the objects of this step.
-    pub(crate) fn changed(&mut self, client: usize, at: u64, op: &Op, transno: Transno) {
+    /// A client has changed the objects of this step. `home`: the shard that has an inode.
+    pub(crate) fn changed(
+        &mut self,
+        (client, at): (usize, u64),
+        op: &Op,
+        transno: Transno,
+        home: impl Fn(Ino) -> ShardId,
+    ) {
         let shard = self.shard;
-        for unit in units(op).into_iter().filter(|unit| unit.shard() == shard) {
+        for unit in units(op).into_iter().filter(|unit| home(unit.inode()) == shard) {
             self.note(client, at, unit, transno);
         }
     }
@@ -490,7 +496,12 @@ mod tests {
         let detected = |client: usize, op: Op, begun: u64, flushed: bool| {
             found(|durable| {
                 group(durable, 1, 1, at);
-                durable.changed(1, 10, &Op::Make(AT, FileKind::Regular), transno(at + 90));
+                durable.changed(
+                    (1, 10),
+                    &Op::Make(AT, FileKind::Regular),
+                    transno(at + 90),
+                    Ino::shard,
+                );
                 durable.committed(1, 10, Ino(7), transno(at + 100));
                 if flushed {
                     flush(durable, &[1]);
@@ -513,7 +524,7 @@ mod tests {
         let detected = |op: Op, fault: Fault| {
             found(|durable| {
                 group(durable, 1, 1, at);
-                durable.changed(1, 10, &Op::Unlink(AT), transno(at + 90));
+                durable.changed((1, 10), &Op::Unlink(AT), transno(at + 90), Ino::shard);
                 let outcome = Some(Outcome::Failed(fault));
                 durable.ended(&Call { outcome, ..call(2, op, 11) });
             })
@@ -530,7 +541,7 @@ mod tests {
         let detected = |outcome: Outcome| {
             found(|durable| {
                 group(durable, 1, 1, at);
-                durable.changed(1, 10, &Op::SetMode(Ino(7), 1), transno(at + 90));
+                durable.changed((1, 10), &Op::SetMode(Ino(7), 1), transno(at + 90), Ino::shard);
                 let outcome = Some(outcome);
                 durable.ended(&Call { outcome, ..call(2, Op::Link(Ino(7), AT), 11) });
             })
@@ -545,8 +556,8 @@ mod tests {
         let at = LOG_BYTES - 8192;
         let found = found(|durable| {
             group(durable, 1, 1, at);
-            durable.changed(1, 10, &Op::SetMode(Ino(7), 1), transno(at + 90));
-            durable.changed(1, 12, &Op::SetMode(Ino(7), 2), transno(at + 100));
+            durable.changed((1, 10), &Op::SetMode(Ino(7), 1), transno(at + 90), Ino::shard);
+            durable.changed((1, 12), &Op::SetMode(Ino(7), 2), transno(at + 100), Ino::shard);
             durable.ended(&Call { ended: 14, ..call(2, Op::GetAttr(Ino(7)), 11) });
         });
         assert!(found.is_some_and(|text| text.contains("[10]")));
@@ -558,7 +569,7 @@ mod tests {
         let is_missing = |sync: Op, begun: u64, flushed: bool| {
             found(|durable| {
                 group(durable, 1, 1, at);
-                durable.changed(1, 10, &Op::SetMode(Ino(7), 1), transno(at + 90));
+                durable.changed((1, 10), &Op::SetMode(Ino(7), 1), transno(at + 90), Ino::shard);
                 if flushed {
                     flush(durable, &[1]);
                     // The application got no answer for changes committed later.

@@ -300,7 +300,8 @@ impl Checkers {
         log.once.borrow_mut().opened(end);
         let is_mapped = |block: Place| {
             // What the other servers have is as it was.
-            self.cluster.shard_of(block.0) != shard || ownership::is_mapped(&self.cluster, block)
+            ownership::holder(&self.cluster, block) != shard
+                || ownership::is_mapped(&self.cluster, block)
         };
         self.stable.borrow_mut().unmapped(is_mapped);
         recovery::recovered(&self.cluster, shard, "the store's recovery");
@@ -333,11 +334,12 @@ impl Checkers {
         let Some(transno) = applied.transno else { return };
         let op = applied.step.as_ref();
         if let proto::mds::Op::Commit { ino, .. } = asked {
-            let mut durable = self.log(ino.shard()).durable.borrow_mut();
+            let mut durable = self.log(applied.shard).durable.borrow_mut();
             durable.committed(client, applied.at, *ino, transno);
         } else if let Some(op) = op {
             let mut durable = self.log(applied.shard).durable.borrow_mut();
-            durable.changed(client, applied.at, op, transno);
+            let home = |ino| self.cluster.home_of(ino);
+            durable.changed((client, applied.at), op, transno, home);
         }
     }
 

@@ -1,7 +1,8 @@
 //! OWNER and WRITER, of the data devices: only the owner of a block writes it.
 //!
 //! Every write of a client is checked when it is submitted and when it reaches the device. By the
-//! count of the running server at that moment, each of its blocks must be one of these:
+//! count of the running server at that moment, which may have got the blocks of another one, each of
+//! its blocks must be one of these:
 //! - a block in the pool of a client of that run of its host, in quarantine or not. A process that
 //!   was evicted has been several clients;
 //! - a block of a file that such a client may write there: under `DATA_X`, or with an exclusive
@@ -24,7 +25,7 @@ use std::ops::Range;
 
 use mds::{CommittedBlocks, Introspection, SessionStanding};
 use mfs::{ALL_FILES, BlockOwner, Stop, Txn};
-use types::{ClientId, FileBlock, Ino, PagBlock, PagId, Segment, SegmentState};
+use types::{ClientId, FileBlock, Ino, PagBlock, PagId, Segment, SegmentState, ShardId};
 
 use super::{ClientPlace, runs_at};
 use crate::cluster::Cluster;
@@ -141,20 +142,16 @@ impl Owners {
         (zone, blocks): (PagId, Range<u64>),
         submits: bool,
     ) -> Vec<Option<BlockOwner>> {
-        let Some(ledger) = cluster.ledger_of(cluster.shard_of(zone)) else {
-            return blocks.map(|_| None).collect();
-        };
         self.learn_sessions(cluster);
-        if !ledger.serves() {
-            return blocks.map(|_| None).collect();
-        }
         let clients = self.clients_of(node);
         let node = node.0;
         blocks
             .map(|block| {
-                let found = self.find(cluster, (zone, block))?;
+                let shard = holder(cluster, (zone, block));
+                let ledger = cluster.ledger_of(shard).filter(Introspection::serves)?;
+                let found = self.find(cluster, shard, (zone, block))?;
                 if let Some((invariant, why)) =
-                    violation_of(cluster, &ledger, &clients, &found, submits)
+                    violation_of(cluster, (shard, &ledger), &clients, &found, submits)
                 {
                     let what = if submits { "submits a write to" } else { "has written" };
                     let text = format!(
@@ -170,14 +167,14 @@ impl Owners {
     /// The file of which a block is a written part; `None` also if unknown.
     pub(crate) fn written_of(&self, cluster: &Cluster, block: Place) -> Option<Ino> {
         let files = self.files_with(block);
-        let shard = cluster.shard_of(block.0);
+        let shard = holder(cluster, block);
         let (ino, segment) = cluster.inspect_at(shard, |txn| file_of(txn, &files, block))??;
         (segment.state == SegmentState::Written).then_some(ino)
     }
 
-    fn find(&self, cluster: &Cluster, block: Place) -> Option<OwnedBlock> {
+    fn find(&self, cluster: &Cluster, shard: ShardId, block: Place) -> Option<OwnedBlock> {
         let files = self.files_with(block);
-        cluster.inspect_at(cluster.shard_of(block.0), |txn| {
+        cluster.inspect_at(shard, |txn| {
             let owner = txn.space().owner(block.0, PagBlock(block.1))?;
             let file = match owner {
                 BlockOwner::Mapped => file_of(txn, &files, block)?
@@ -189,9 +186,16 @@ impl Owners {
     }
 }
 
+/// The shard that has a block: that of its zone, or where it was lent or went with a file.
+pub(crate) fn holder(cluster: &Cluster, (zone, block): Place) -> ShardId {
+    let shard = cluster.shard_of(zone);
+    let lent = cluster.inspect_at(shard, |txn| txn.space().lent_to(zone, PagBlock(block)));
+    lent.flatten().unwrap_or(shard)
+}
+
 /// Is the block part of a file? An unknown block counts as one.
 pub(crate) fn is_mapped(cluster: &Cluster, (zone, block): Place) -> bool {
-    let shard = cluster.shard_of(zone);
+    let shard = holder(cluster, (zone, block));
     let owner = cluster.inspect_at(shard, |txn| txn.space().owner(zone, PagBlock(block)));
     owner.is_none_or(|owner| owner == BlockOwner::Mapped)
 }
@@ -225,7 +229,7 @@ fn segment_of(txn: &mut Txn<'_>, ino: Ino, (zone, block): Place) -> Result<Optio
 /// The violation of a write by one of these clients to such a block, if it is one.
 fn violation_of(
     cluster: &Cluster,
-    ledger: &Introspection,
+    (shard, ledger): (ShardId, &Introspection),
     clients: &[ClientId],
     found: &OwnedBlock,
     submits: bool,
@@ -244,7 +248,7 @@ fn violation_of(
         }
         (BlockOwner::Mapped, Some((ino, at))) => {
             // Clients of other servers may write nothing here.
-            let here = |client: &&ClientId| client.shard() == ino.shard();
+            let here = |client: &&ClientId| client.shard() == shard;
             let may = |&client: &ClientId| {
                 ledger.may_write(client, ino, at) || is_frozen_for(cluster, client, ino)
             };
