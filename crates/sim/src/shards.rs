@@ -175,6 +175,7 @@ impl Cluster {
             lease: self.lease,
             serve: self.workers,
             pags: self.places(shard),
+            elsewhere: self.zones().map(|id| (id, zones::name(id))).collect(),
             servers: self.server_list(),
             protocol: self.protocol,
             spread_at: SPREAD_AT,
