@@ -57,6 +57,7 @@ fn pool_of_several_shards_holds() {
     let kinds = Fault::of_several_shards().into_iter().filter(|kind| *kind != Fault::Signal);
     let missing = kinds.chain(Fault::BETWEEN_SHARDS).find(|kind| !made.contains_key(kind));
     assert!(missing.is_none() || count.is_some(), "no seed met {missing:?}");
+    assert!(followed.into_inner() > 0 || count.is_some(), "no file followed its directory");
 }
 
 /// Seeds of the pool whose files lie at one target or two.
