@@ -38,8 +38,8 @@ use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::fsck::tests::{Outcome, settled};
 use crate::fsck::{
-    ForeignName, FsckOptions, Guest, ProblemKind, Repaired, Report, ShardNames, Subject, fsck,
-    repair,
+    ForeignName, FsckOptions, Guest, ProblemKind, Repaired, Report, ShardNames, Subject, check,
+    fsck, repair,
 };
 use crate::handle::Mfs;
 use crate::journal::Disks;
@@ -67,6 +67,15 @@ const fn with(name: &'static str, feature: Feature) -> Golden {
 const GOLDENS: &[Golden] = &[
     Golden { name: "v1", features: Features::NONE, shard: ShardId(0) },
     with("v1-external-log", Feature::EXTERNAL_LOG),
+    Golden {
+        name: "v1-followed-objects",
+        features: Features::NONE
+            .with(Feature::OBJECT_FILES)
+            .with(Feature::SHARDS)
+            .with(Feature::MOVED_DIRECTORIES)
+            .with(Feature::FOLLOWED_OBJECTS),
+        shard: ShardId(2),
+    },
     with("v1-inline-data", Feature::INLINE_DATA),
     with("v1-layout-blocks", Feature::LAYOUT_BLOCKS),
     Golden {
@@ -357,6 +366,12 @@ async fn unusual(mfs: &Mfs) -> String {
         let homes = mfs.run(Cost::READ, |txn| txn.names().homes(Ino::NONE, 99));
         for (ino, home) in homes.await.unwrap().0 {
             writeln!(out, "{:016x} is on shard {}", ino.0, home.0).unwrap();
+        }
+    }
+    if superblock.features.has(Feature::FOLLOWED_OBJECTS) {
+        let objects = check(mfs).await.unwrap().shard.objects.into_iter();
+        for (object, ino) in objects.filter(|(object, _)| object.shard() != superblock.shard) {
+            writeln!(out, "inode {:016x} lies in object {:016x}", ino.0, object.0).unwrap();
         }
     }
     if superblock.shard == ShardId(0) {

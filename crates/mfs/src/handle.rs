@@ -1,6 +1,6 @@
 //! [`Mfs`], the handle of an open metadata file system; it is cheap to clone.
 
-use std::cell::{Ref, RefMut};
+use std::cell::{Cell, Ref, RefMut};
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -26,6 +26,8 @@ struct Inner {
     store: Store,
     volatile: SharedState,
     homes: SharedHomes,
+    /// The superblocks have the feature `followed-objects`.
+    objects_follow: Cell<bool>,
 }
 
 impl Deref for Mfs {
@@ -58,7 +60,7 @@ impl Mfs {
     pub(crate) fn over(store: Store) -> Mfs {
         let volatile = SharedState::default();
         let homes = volatile.borrow().homes.clone();
-        Mfs { inner: Rc::new(Inner { store, volatile, homes }) }
+        Mfs { inner: Rc::new(Inner { store, volatile, homes, objects_follow: Cell::new(false) }) }
     }
 
     /// An empty store of `blocks` blocks in memory, without a device: no call waits, everything
@@ -77,6 +79,22 @@ impl Mfs {
             self.set_features(features.with(Feature::OBJECT_FILES));
         }
         is_new
+    }
+
+    /// Gives the file system the feature `followed-objects`, after `moved-directories`. The
+    /// superblocks say so before any file comes with its object.
+    ///
+    /// # Errors
+    /// As [`Mfs::run`].
+    pub async fn add_followed_objects(&self) -> Result<(), StoreError> {
+        if self.inner.objects_follow.get() {
+            return Ok(());
+        }
+        self.set_features(self.superblock().features.with(Feature::FOLLOWED_OBJECTS));
+        self.touch_homes().await?;
+        self.settle().await?;
+        self.inner.objects_follow.set(true);
+        Ok(())
     }
 
     /// Homes of inodes, as of the committed transactions; also while one runs.

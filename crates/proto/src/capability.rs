@@ -3,8 +3,9 @@
 //! Metadata servers and targets share a key. A capability carries a keyed BLAKE3 hash of what it
 //! says, so a client can show it to a target, and cannot make or change one.
 //!
-//! A capability is of one shard, that of its object: the server of that shard has issued it, and
-//! its epoch is that server's. Objects and clients have different numbers in different shards.
+//! A capability is of one shard, that of its client: the server of that shard has issued it, and
+//! its epoch is that server's. Clients have different numbers in different shards. The object may
+//! have its number from another shard: a file keeps its object when it moves to another server.
 //!
 //! Invariants:
 //! - a capability counts for one object, one client of the metadata server and the rights in it;
@@ -20,8 +21,8 @@ use crate::wire_struct;
 pub const READ: u8 = 1;
 /// The object may be written, and made by that.
 pub const WRITE: u8 = 2;
-/// The bearer is the metadata server of a shard: it destroys objects and fences clients of that
-/// shard. The object is number 0 of the shard, the client is 0.
+/// The bearer is the metadata server of a shard: it destroys objects, and fences clients of that
+/// shard. The object is 0, the client is number 0 of the shard.
 pub const SERVE: u8 = 4;
 
 wire_struct! {
@@ -44,7 +45,7 @@ wire_struct! {
 impl Capability {
     /// The shard whose server has issued it.
     pub fn shard(&self) -> ShardId {
-        self.object.shard()
+        self.client.shard()
     }
 }
 
@@ -81,7 +82,7 @@ impl TargetKey {
 
     /// What the metadata server of `shard` shows to targets.
     pub fn issue_to_server(&self, shard: ShardId, epoch: Epoch) -> Capability {
-        self.issue(ObjectId::of(shard, 0), ClientId(0), SERVE, epoch)
+        self.issue(ObjectId(0), ClientId::of(shard, 0), SERVE, epoch)
     }
 
     /// Did the holder of the key issue it? What it allows, the caller looks at.
@@ -124,7 +125,9 @@ mod tests {
         }
         let server = key.issue_to_server(ShardId(3), Epoch(3));
         assert_eq!((server.shard(), server.rights), (ShardId(3), SERVE));
-        assert!(!key.is_genuine(&Capability { object: ObjectId(0), ..server }), "another shard");
+        assert!(!key.is_genuine(&Capability { client: ClientId(0), ..server }), "another shard");
+        let far = key.issue(ObjectId::of(ShardId(3), 5), ClientId(9), READ, Epoch(3));
+        assert_eq!(far.shard(), ShardId(0), "the shard of the client has issued it");
         assert!(!TargetKey::new([7; 32], Uuid([2; 16])).is_genuine(&issued), "another file system");
         assert!(!TargetKey::new([8; 32], Uuid([1; 16])).is_genuine(&issued), "another key");
     }

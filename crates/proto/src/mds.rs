@@ -25,7 +25,7 @@ use crate::wire::{Appended, Bytes, Tagged};
 use crate::{wire_enum, wire_struct};
 
 /// Highest version of the protocol that this code speaks.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// Lowest version of the protocol that this code speaks.
 pub const VERSION_MIN: u32 = 10;
 
@@ -39,6 +39,9 @@ pub const LENDING: u32 = 12;
 /// From this version on a server takes [`Op::Where`], [`Op::MoveDirectory`], [`Op::MoveFile`] and
 /// [`Op::TakeBack`], and may answer [`Fault::Moved`].
 pub const MOVING: u32 = 13;
+
+/// From this version on a server takes files from others whose content lies in objects.
+pub const MOVING_OBJECTS: u32 = 14;
 
 /// [`Hello::features`]: the server sends [`Push::Committed`] to a quiet client. A client without it
 /// learns what is durable from its next answer, that to a renewal at the latest.
@@ -520,13 +523,13 @@ wire_enum! {
         /// `Moved`.
         MoveDirectory = 47 { dir: Ino as Tagged, shard: u8, },
         /// Moves a file, symlink or special file, whose only name is `name` in `dir`, to the server
-        /// of `shard`, which has that directory. It keeps its number, and its blocks stay where
-        /// they are. `WouldBlock` if a client has it open or locked, or an evicted one may still
-        /// write it; `TooManyLinks` if it has other names; `NotSupported` if its content lies in
-        /// objects; `CrossDevice` if a third server has lent its blocks, or their
-        /// zone is not in service; `TooBig` if it has too
-        /// many segments for one move; `Stale` if the name leads elsewhere. Version [`MOVING`].
-        /// Reply `Moved`.
+        /// of `shard`, which has that directory. It keeps its number, and its blocks or its object
+        /// stay where they are. `WouldBlock` if a client has it open or locked, or an evicted one
+        /// may still write it; `TooManyLinks` if it has other names; `NotSupported` if its content
+        /// lies in objects, and the other server is older than [`MOVING_OBJECTS`]; `CrossDevice`
+        /// if a third server has lent its blocks, or their zone is not in service, or the other
+        /// server does not know its targets; `TooBig` if it has too many segments for one move;
+        /// `Stale` if the name leads elsewhere. Version [`MOVING`]. Reply `Moved`.
         MoveFile = 48 { ino: Ino as Tagged, dir: Ino as Tagged, name: Name, shard: u8, },
         /// Takes back some of the blocks of a data zone that the server of `shard` has got, and
         /// that are free there: nothing if none are. `at` is the root directory of the server whose

@@ -25,7 +25,7 @@ use crate::message::{self, Notice, OBJECT_TARGET, Peer, Versions};
 use crate::{wire_enum, wire_struct};
 
 /// The version of the protocol that this code speaks.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Blocks of one read or write at most: 1 MiB.
 pub const IO_BLOCKS_MAX: u32 = 256;
@@ -99,8 +99,8 @@ wire_enum! {
         /// The runs of blocks from `from` on that hold something, at most `max`. Reply `Runs`.
         Runs = 4 { may: Capability, from: u64, max: u32, },
         /// Destroys objects, at most [`DESTROY_MAX`]; unknown ones are no failure. `may` is that of
-        /// the metadata server of their shard; `Invalid` if they are of another one. `Busy`
-        /// while clients may repeat writes from before a restart. Reply `Done`.
+        /// the metadata server that had their files last. `Busy` while clients may repeat writes
+        /// from before a restart. Reply `Done`.
         Destroy = 5 { may: Capability, objects: Vec<ObjectId>, },
         /// Refuses every capability of this client from now on, also after a restart. When it is
         /// answered, nothing of the client is being written, and that is durable. `may` is that of
@@ -128,7 +128,7 @@ wire_enum! {
         Hold = 14 { room: Statement, },
         /// The metadata server has fenced all clients that it had to, in this start of the target.
         /// Its `epoch` is that of the greeting, else the answer is `Stale`. Until then a target
-        /// that knows a metadata server of that shard changes no object of the shard for clients.
+        /// that knows a metadata server of that shard changes nothing for clients of the shard.
         /// `may` is the metadata server's. Reply `Done`.
         Admit = 15 { may: Capability, epoch: Epoch, },
     }

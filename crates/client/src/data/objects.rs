@@ -28,7 +28,8 @@ use std::rc::Rc;
 use env::IoBuf;
 use types::limits::{BLOCK, BLOCK_U64};
 use types::{
-    BlockRange, Duration, Epoch, Fault, FileBlock, PagBlock, PagId, Segment, SegmentState, ServerId,
+    BlockRange, Duration, Epoch, Fault, FileBlock, PagBlock, PagId, Segment, SegmentState,
+    ServerId, ShardId,
 };
 
 use super::context::DataContext;
@@ -411,18 +412,21 @@ impl File {
         }
     }
 
-    /// A target refuses the capability: fetches it anew. `newest` is the epoch of the one that this
-    /// request fetched last. The server may have been restarted again since then, so only a
-    /// capability of that epoch is the last one.
+    /// A target refuses the capability: fetches it anew. `newest` is of the one that this request
+    /// fetched last: the server, and its epoch. The server may have been restarted again since
+    /// then, so only a capability of that epoch is the last one.
     async fn renew(
         &self,
         object: &Rc<Object>,
         pag: PagId,
-        newest: &mut Option<Epoch>,
+        newest: &mut Option<(ShardId, Epoch)>,
     ) -> Result<(), Fault> {
         self.refresh_capability(object).await?;
-        let epoch = object.may.get().epoch;
-        if newest.replace(epoch).is_some_and(|before| epoch <= before) {
+        let may = object.may.get();
+        let (shard, epoch) = (may.shard(), may.epoch);
+        // Epochs of two servers cannot be compared: the file has moved then.
+        let is_older = |(of, before)| of == shard && epoch <= before;
+        if newest.replace((shard, epoch)).is_some_and(is_older) {
             return Err(self.refused_by(pag));
         }
         Ok(())

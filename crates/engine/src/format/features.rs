@@ -18,6 +18,7 @@
 //! | needed | 8 | `shards` | the file system may have other shards: names may lead to inodes there (7.5), and there are the trees of such names and of operations that several shards agree on (11.1) |
 //! | needed | 9 | `lent-space` | blocks of data zones may be lent to other shards, or by them: there is the tree `lent`, and data zones may be another shard's (10) |
 //! | needed | 10 | `moved-directories` | directories, and files that followed them, may be on another shard than their numbers name: there is the tree of their homes (7.6) |
+//! | needed | 11 | `followed-objects` | files may lie in objects whose numbers another shard has issued (7.2), and such objects may be doomed (10) |
 //!
 //! The names are in the superblock one after the other: bit u8 (64 or more for features to write),
 //! length u8 (1 to 32), and the name, of letters, digits and hyphens.
@@ -56,6 +57,8 @@ impl Feature {
     pub const LENT_SPACE: Feature = Feature(9);
     /// Directories may be on another shard than their numbers name.
     pub const MOVED_DIRECTORIES: Feature = Feature(10);
+    /// Files may lie in objects whose numbers another shard has issued.
+    pub const FOLLOWED_OBJECTS: Feature = Feature(11);
 
     /// At most one of these.
     pub const SLOT_SIZES: [Feature; 3] =
@@ -74,6 +77,7 @@ impl Feature {
         (Feature::SHARDS, "shards"),
         (Feature::LENT_SPACE, "lent-space"),
         (Feature::MOVED_DIRECTORIES, "moved-directories"),
+        (Feature::FOLLOWED_OBJECTS, "followed-objects"),
     ];
 
     /// Its name, if this release knows it.

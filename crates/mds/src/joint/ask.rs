@@ -12,11 +12,11 @@ use std::rc::Rc;
 
 use commitment::TxnId;
 use env::sync::oneshot;
-use mfs::{HOMES_MAX, Stop, Txn};
-use proto::mds::{JointId, Letter, MOVING, PagInfo, PagRun};
+use mfs::{HOMES_MAX, Stop, StoreError, Txn};
+use proto::mds::{JointId, Letter, MOVING, MOVING_OBJECTS, PagInfo, PagRun};
 use proto::wire::{Reader, Wire};
 use proto::{wire_enum, wire_struct};
-use types::{Duration, Fault, FileKind, Ino, Name, PagId, ShardId};
+use types::{Duration, Fault, FileKind, Ino, Name, PagId, ShardId, Uuid};
 
 use super::GATE_PATIENCE;
 use super::job::Job;
@@ -52,13 +52,22 @@ wire_enum! {
         ReceiveFile = 5 { shard: u8, zones: Vec<LenderZone>, segments: u32, },
         /// What has the shard of this zone that is free, and could go back to the shard `to`?
         FreeLent = 6 { shard: u8, pag: PagId, to: u8, },
+        /// Can a file with an object at these targets follow its name to the shard?
+        ReceiveObject = 7 { shard: u8, targets: Vec<(PagId, Uuid)>, },
     }
 }
 
 impl Ask {
-    /// Does it ask whether something can move?
-    fn is_of_move(&self) -> bool {
-        matches!(self, Ask::Receive { .. } | Ask::ReceiveFile { .. } | Ask::FreeLent { .. })
+    /// If it asks whether something can move: the shard, and the version that the server of that
+    /// shard needs.
+    fn of_move(&self) -> Option<(ShardId, u32)> {
+        match *self {
+            Ask::Receive { shard, .. }
+            | Ask::ReceiveFile { shard, .. }
+            | Ask::FreeLent { shard, .. } => Some((ShardId(shard), MOVING)),
+            Ask::ReceiveObject { shard, .. } => Some((ShardId(shard), MOVING_OBJECTS)),
+            Ask::Entry { .. } | Ask::Above { .. } | Ask::Home { .. } => None,
+        }
     }
 }
 
@@ -132,7 +141,9 @@ pub async fn find_out(server: &Rc<Server>, ask: &Ask) -> Result<Known, Fault> {
             }
             Err(Fault::Busy)
         }
-        Ask::Receive { shard, .. } | Ask::ReceiveFile { shard, .. } => {
+        Ask::Receive { shard, .. }
+        | Ask::ReceiveFile { shard, .. }
+        | Ask::ReceiveObject { shard, .. } => {
             // A third server may have a share of a rename that concerns it.
             for peer in server.joint.peers.values() {
                 if !peer.is_reached() {
@@ -213,6 +224,12 @@ async fn prepare_for_move(server: &Server, ask: &Ask) -> Result<(), Fault> {
         Ask::ReceiveFile { zones, segments, .. } => {
             (move_file::as_names(*segments as usize), &zones[..])
         }
+        Ask::ReceiveObject { targets, .. } => {
+            if !server.targets.has_all(targets) {
+                return Err(Fault::CrossDevice);
+            }
+            (move_file::as_names(0), &[][..])
+        }
         _ => return Err(Fault::Protocol),
     };
     if !move_directory::fits(&mfs.usage(), names) {
@@ -221,10 +238,14 @@ async fn prepare_for_move(server: &Server, ask: &Ask) -> Result<(), Fault> {
     if mfs.moved_inodes() >= HOMES_MAX {
         return Err(Fault::Overloaded);
     }
-    mfs.add_moved_directories().await.map_err(|error| {
+    let failed = |error: StoreError| {
         server.runtime.note_failure(&error, "preparing for a move");
         error.fault()
-    })?;
+    };
+    mfs.add_moved_directories().await.map_err(failed)?;
+    if let Ask::ReceiveObject { .. } = ask {
+        mfs.add_followed_objects().await.map_err(failed)?;
+    }
     match zones.is_empty() {
         true => Ok(()),
         false => server.space.enter_lenders(zones).await,
@@ -245,14 +266,18 @@ async fn say(server: &Rc<Server>, shard: ShardId, ask: &Ask) -> Said {
         return answer(server, ask).await;
     }
     let Some(peer) = joint.peers.get(&shard) else {
-        let fault = if ask.is_of_move() { Fault::Invalid } else { Fault::Corrupt };
+        let fault = if ask.of_move().is_some() { Fault::Invalid } else { Fault::Corrupt };
         return Said::Refused { fault };
     };
     let busy = Said::Refused { fault: Fault::Busy };
     if !peer.is_reached() {
         return busy;
     }
-    if (matches!(ask, Ask::Home { .. }) || ask.is_of_move()) && !peer.knows(MOVING) {
+    let needed = match ask {
+        Ask::Home { .. } => Some(MOVING),
+        _ => ask.of_move().map(|(_, version)| version),
+    };
+    if needed.is_some_and(|version| !peer.knows(version)) {
         return Said::Refused { fault: Fault::NotSupported };
     }
     let number = joint.asked.get();
@@ -307,7 +332,7 @@ async fn answer(server: &Rc<Server>, ask: &Ask) -> Said {
         Ask::Entry { dir, .. } | Ask::Above { dir, .. } if !server.is_here(*dir) => {
             return home(server, *dir);
         }
-        Ask::Receive { .. } | Ask::ReceiveFile { .. } => {
+        Ask::Receive { .. } | Ask::ReceiveFile { .. } | Ask::ReceiveObject { .. } => {
             return match prepare_for_move(server, ask).await {
                 Ok(()) => Said::Ready {},
                 Err(fault) => Said::Refused { fault },
@@ -327,9 +352,7 @@ async fn answer(server: &Rc<Server>, ask: &Ask) -> Said {
             let run = |(addr, len)| PagRun { pag: *pag, addr, len };
             Ok(Said::Free { runs: free.into_iter().map(run).collect() })
         }
-        Ask::Home { .. } | Ask::Receive { .. } | Ask::ReceiveFile { .. } => {
-            Err(Fault::Protocol.into())
-        }
+        _ => Err(Fault::Protocol.into()),
     });
     let said = match ran.await {
         Ok((said, _)) => said,

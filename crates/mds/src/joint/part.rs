@@ -13,7 +13,8 @@ use proto::wire::Bytes;
 use proto::{wire_enum, wire_struct};
 use types::limits::LINK_MAX;
 use types::{
-    Attr, ClientId, Fault, FileKind, Ino, Name, PagId, Rights, Segment, ShardId, Timestamp,
+    Attr, ClientId, Fault, FileKind, Ino, Name, ObjectId, PagId, Rights, Segment, ShardId,
+    Timestamp,
 };
 
 use crate::context::OpContext;
@@ -143,6 +144,16 @@ wire_struct! {
         /// Its segments, in order.
         pub segments: Vec<Segment>,
     }
+
+    /// Where a file lies instead of in blocks: see [`mfs::ObjectRecord`].
+    pub struct ArrivingObject {
+        /// Its object, the number of which may be another shard's.
+        pub object: ObjectId,
+        /// Blocks of a stripe unit.
+        pub part: u64,
+        /// Its targets, in the order of the units.
+        pub targets: Vec<PagId>,
+    }
 }
 
 wire_enum! {
@@ -167,6 +178,8 @@ wire_enum! {
         TakeFile = 10 { it: ArrivingFile, },
         /// Gives free blocks of a zone back to the coordinator, which has lent them. Answer `Done`.
         GiveBack = 11 { to: u8, pag: PagId, runs: Vec<PagRun>, },
+        /// As `TakeFile`, of a file that lies in an object.
+        TakeObjectFile = 12 { it: ArrivingFile, object: ArrivingObject, },
         /// A new file of the coordinator gets its name here. Answer `Added`.
         AddFile = 7 { dir: Ino, name: Name, ino: Ino, node: NewFile, },
     }
@@ -279,7 +292,7 @@ impl Part {
                 let names = it.names.iter().map(|name| name.ino);
                 names.chain(std::iter::once(it.attr.ino)).collect()
             }
-            Part::TakeFile { it } => vec![it.attr.ino],
+            Part::TakeFile { it } | Part::TakeObjectFile { it, .. } => vec![it.attr.ino],
         }
     }
 
@@ -290,7 +303,7 @@ impl Part {
             Part::Move { it } | Part::MoveAt { it, .. } => vec![it.from, it.to],
             Part::AddFile { dir, .. } => vec![*dir],
             Part::TakeDirectory { it } => vec![it.parent],
-            Part::TakeFile { it } => vec![it.dir],
+            Part::TakeFile { it } | Part::TakeObjectFile { it, .. } => vec![it.dir],
             Part::RemoveDirectory { .. }
             | Part::LoseName { .. }
             | Part::GainName { .. }
@@ -302,7 +315,7 @@ impl Part {
     pub fn cost(&self) -> Option<Cost> {
         match self {
             Part::TakeDirectory { it } => Some(move_directory::cost(it.names.len())),
-            Part::TakeFile { it } => {
+            Part::TakeFile { it } | Part::TakeObjectFile { it, .. } => {
                 Some(move_directory::cost(move_file::as_names(it.segments.len())))
             }
             _ => None,
@@ -352,7 +365,11 @@ pub fn execute(
             Ok(Answer::Done {})
         }
         Part::TakeFile { it } => {
-            move_file::take(cx, txn, it)?;
+            move_file::take(cx, txn, it, None)?;
+            Ok(Answer::Done {})
+        }
+        Part::TakeObjectFile { it, object } => {
+            move_file::take(cx, txn, it, Some(object))?;
             Ok(Answer::Done {})
         }
         Part::GiveBack { to, pag, runs } => {
@@ -434,6 +451,7 @@ pub fn prepare(txn: &mut Txn<'_>, part: &Part) -> Result<Option<Ino>, Stop> {
         | Part::TakeDirectory { .. }
         | Part::TakeFile { .. }
         | Part::GiveBack { .. }
+        | Part::TakeObjectFile { .. }
         | Part::Move { .. }
         | Part::MoveAt { .. } => Ok(None),
     }

@@ -3,8 +3,9 @@
 //!
 //! A target is a data zone of that kind. The server opens none of its devices. With each target it
 //! has one session, over which it has objects of freed files destroyed and evicted clients refused
-//! ([`task`]). A target may be of several metadata servers: each speaks for its own shard, and
-//! knows nothing of the others.
+//! ([`task`]). A target may be of several metadata servers: each speaks for the clients and files
+//! of its own shard, and knows nothing of the others. A file that came from another server has its
+//! object from there.
 //!
 //! Invariants:
 //! - a number of an object is used when the range that it is from is durable: a start of the server
@@ -222,6 +223,20 @@ impl Targets {
         }
     }
 
+    /// Can files come from another server that lie at these targets? Each is known under the same
+    /// number there.
+    pub fn has_all(&self, targets: &[(PagId, Uuid)]) -> bool {
+        let all = self.all.borrow();
+        let is_known = |(id, uuid): &(PagId, Uuid)| all.get(id).is_some_and(|it| it.uuid == *uuid);
+        self.has_key() && targets.iter().all(is_known)
+    }
+
+    /// The targets of a record, with their UUIDs; `None`: one of them is unknown.
+    pub fn named(&self, ids: &[PagId]) -> Option<Vec<(PagId, Uuid)>> {
+        let all = self.all.borrow();
+        ids.iter().map(|id| all.get(id).map(|target| (*id, target.uuid))).collect()
+    }
+
     /// The address of a target.
     pub fn address(&self, id: PagId) -> Option<String> {
         self.all.borrow().get(&id).map(|target| target.address.borrow().clone())
@@ -322,10 +337,9 @@ impl Targets {
             0
         };
         let epoch: Epoch = self.runtime.identity.epoch;
-        match self.key.as_ref().filter(|_| object.shard() == self.runtime.shard) {
+        match &self.key {
             Some(key) => key.issue(object, client, rights, epoch),
-            // The administrator has taken the key away, or damage has brought a number that another
-            // server issues: no target will accept this.
+            // The administrator has taken the key away: no target will accept this.
             None => Capability { object, client, rights: 0, epoch, mac: [0; 16] },
         }
     }

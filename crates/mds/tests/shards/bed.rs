@@ -16,15 +16,20 @@ use proto::mds::*;
 use proto::message::{ADMINISTRATOR, METADATA_SERVER};
 use proto::placement::ATTRIBUTE;
 use proto::slots::SlotClass;
+use proto::wire::Appended;
 use proto::wire::Bytes;
 use redbud_mds::{BATCH_MAX, Config, Introspection, JointStatus, Mds as Server, PagPlace};
 use session::client::{Call, Config as SessionConfig, Events, ReplayEntry, Session, Shared};
 use types::*;
 
+use crate::target::Target;
+
 pub const ROOT: Ino = Ino::ROOT;
 /// Names at which a directory is spread by itself.
 pub const SPREAD_AT: u64 = 24;
 const BLOCKS: u64 = 4096;
+/// The number of the first target: no zone has its UUID.
+pub const TARGETS: u8 = 50;
 const LEASE: Duration = Duration::from_secs(4);
 
 #[derive(Clone)]
@@ -117,6 +122,7 @@ impl Bed {
             config.lease = LEASE;
             (config.protocol, config.batch) = (protocol, batch);
             config.spread_at = SPREAD_AT;
+            config.target_key = Some(crate::target::KEY);
             config.pags = vec![PagPlace {
                 id: PagId(u16::from(shard)),
                 uuid: Uuid([100 + shard; 16]),
@@ -181,6 +187,35 @@ impl Bed {
             ears.push(ear);
         }
         Client { sessions, ears, homes: Rc::default() }
+    }
+
+    /// Starts so many targets, and enters them at all servers: their zones are 10, 11 and so on.
+    pub async fn targets(&self, count: u8) -> Vec<Rc<Target>> {
+        let targets: Vec<Rc<Target>> =
+            (1..=count).map(|n| Target::new(TARGETS + n, BLOCKS)).collect();
+        targets.iter().for_each(|target| target.start(&self.world));
+        for shard in 0..self.shards {
+            for (id, target) in (10..).zip(&targets) {
+                self.add_target(shard, target, PagId(id)).await;
+            }
+        }
+        targets
+    }
+
+    /// Enters a target at the server of a shard.
+    pub async fn add_target(&self, shard: u8, target: &Target, id: PagId) {
+        let mut config = SessionConfig::new::<Mds>(vec![format!("mds{shard}:1")], "home");
+        config.role = ADMINISTRATOR;
+        let shared = Rc::<Shared>::default();
+        let admin = Session::<Mds>::open(self.world.node("admin"), config, shared).await.unwrap();
+        let number = Appended(Some(id));
+        let add = Op::AddZone { path: target.path(), overwrite: false, number };
+        let text = match admin.call(Call::reserved(vec![add])).await.unwrap().results[0].clone() {
+            Ok(OpReply::Text { text }) => text,
+            reply => panic!("{reply:?}"),
+        };
+        assert_eq!(text, format!("{{\"added\":{}}}", id.0));
+        admin.close().await;
     }
 
     /// A session such as another metadata server has.

@@ -14,7 +14,7 @@ const SIZE: u64 = 5 * 4096;
 
 impl Client {
     /// Moves a file, the only name of which is this one.
-    async fn follow(&self, shard: u8, ino: Ino, at: (Ino, &str)) -> Result<OpReply, Fault> {
+    pub async fn follow(&self, shard: u8, ino: Ino, at: (Ino, &str)) -> Result<OpReply, Fault> {
         let (dir, name) = (at.0, name(at.1));
         self.call(ino, Op::MoveFile { ino, dir, name, shard }).await
     }

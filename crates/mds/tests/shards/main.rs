@@ -10,5 +10,9 @@ mod loans;
 mod migrations;
 mod moves;
 mod names;
+mod object_moves;
 mod spread;
 mod spread_batches;
+#[path = "../server/target.rs"]
+#[allow(dead_code, reason = "the tests of one server need more of it")]
+mod target;

@@ -330,6 +330,11 @@ impl<'a> Load<'a> {
         let is_issuer = |mfs: &Mfs| mfs.superblock().shard == record.object.shard();
         let issuer = self.all.iter().position(is_issuer).unwrap_or(server);
         self.run(issuer, |txn| txn.space().object_is_known(record.object)).await?;
+        let superblock = self.all[server].superblock();
+        if superblock.shard != record.object.shard() {
+            let features = superblock.features.with(Feature::FOLLOWED_OBJECTS);
+            self.all[server].set_features(features);
+        }
         self.run(server, |txn| txn.layouts().set_object(ino, record)).await
     }
 

@@ -45,7 +45,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use env::LocalFuture;
-use types::{Attr, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock, Segment, ShardId};
+use types::{
+    Attr, Fault, FileBlock, FileKind, HashMap, HashSet, Ino, MetaBlock, ObjectId, Segment, ShardId,
+};
 
 pub use load::{LoadError, Loaded, load_onto};
 use stream::{Inode, Record, SEGMENTS_MAX, StreamError, TargetZone, Writer, Zone};
@@ -317,6 +319,13 @@ impl Dump<'_> {
                 if home != at {
                     self.guests.insert(entry.ino);
                 }
+                if let Some(object) = self.foreign_object(at, &entry).await? {
+                    let (name, ino) = (String::from_utf8_lossy(&name), entry.ino);
+                    self.report_elsewhere(format!(
+                        "{name:?} in directory {dir}, inode {ino}, which lies in object {object}"
+                    ));
+                    continue;
+                }
                 match self.linked.get(&entry.ino).copied() {
                     Some(of) => {
                         self.counts.links += 1;
@@ -330,6 +339,23 @@ impl Dump<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// The object of a file, if the dump is of one shard and another one has issued its number: the
+    /// dump does not say up to where. What cannot be read is reported later.
+    async fn foreign_object(
+        &self,
+        at: usize,
+        entry: &DirEntry,
+    ) -> Result<Option<ObjectId>, DumpError> {
+        let superblock = self.sources[at].mfs.superblock();
+        let may = superblock.features.has(Feature::FOLLOWED_OBJECTS);
+        if !may || self.sources.len() > 1 || entry.kind != FileKind::Regular {
+            return Ok(None);
+        }
+        let record = self.read(at, |txn| txn.layouts().object(entry.ino)).await?.ok().flatten();
+        let object = record.map(|record| record.object);
+        Ok(object.filter(|object| object.shard() != superblock.shard))
     }
 
     fn leave_out(&mut self, dir: Ino, illegal: &[(Vec<u8>, Ino)]) {

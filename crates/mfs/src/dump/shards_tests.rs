@@ -3,11 +3,12 @@
 use env::sim::SimWorld;
 use env::{DiskOptions, Env};
 use types::{
-    FileBlock, FileKind, Ino, Name, PagBlock, PagId, Segment, SegmentState, ShardId, Uuid,
+    FileBlock, FileKind, Ino, Name, ObjectId, PagBlock, PagId, Segment, SegmentState, ShardId, Uuid,
 };
 
 use super::load::{LoadError, load, load_onto};
 use super::{Dumped, Source, dump};
+use crate::format::object::ObjectRecord;
 use crate::format::outside::Outside;
 use crate::fsck::{Report, across, check};
 use crate::handle::Mfs;
@@ -225,6 +226,49 @@ fn dump_of_several_shards_is_loaded_to_the_same_ones() {
         for mfs in all {
             mfs.close().await.unwrap();
         }
+    });
+}
+
+/// The object of a file that has followed its name has a number of another shard. After a load that
+/// shard does not issue it again.
+#[test]
+fn object_of_another_shard_is_known_to_that_one_after_a_load() {
+    in_world(async |env| {
+        let disks = made(&env, SHARDS, 2000).await;
+        let all = opened(&env, &disks).await;
+        for mfs in &all {
+            mfs.add_object_files();
+            let uuid = Uuid([20; 16]);
+            run(mfs, |txn| txn.space().add_target(PagId(20), uuid, 900)).await;
+        }
+        let one = (1, far_dir(&all, (0, Ino::ROOT), 1, "one").await);
+        let file = far_file(&all, one, 0, "moved").await;
+        let object = run(&all[0], |txn| {
+            txn.space().take_objects()?;
+            let object = ObjectId(txn.space().take_objects()?.start + 5);
+            let record = ObjectRecord { object, part: 16, targets: vec![PagId(20)] };
+            txn.layouts().set_object(file, &record)?;
+            Ok(object)
+        })
+        .await;
+        for mfs in [&all[0], &all[1]] {
+            mfs.add_moved_directories().await.unwrap();
+            mfs.add_followed_objects().await.unwrap();
+        }
+        follow(&all, (0, file), one, "moved").await;
+        assert_sound(&all).await;
+        let (bytes, said) = dumped(&all).await;
+        assert_eq!((said.inodes, said.elsewhere_count), (3, 0));
+        for mfs in all {
+            mfs.close().await.unwrap();
+        }
+        let disks = made(&env, SHARDS, 2000).await;
+        load_onto(&env, &disks, OpenOptions::default(), &mut &bytes[..]).await.unwrap();
+        let all = opened(&env, &disks).await;
+        assert_sound(&all).await;
+        assert!(all[1].superblock().features.has(Feature::FOLLOWED_OBJECTS));
+        assert_eq!(dumped(&all).await.0, bytes);
+        assert_eq!(run(&all[0], |txn| txn.space().take_objects()).await.start, object.0 + 1);
     });
 }
 

@@ -15,7 +15,7 @@ const FIXED: usize = 17;
 /// Where the content of a file lies: parts of `part` blocks in turns in its objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectRecord {
-    /// Its object, which has the same number on each of its targets.
+    /// Its object, which has the same number on each of its targets. It may be another shard's.
     pub object: ObjectId,
     /// Blocks of a stripe unit.
     pub part: u64,

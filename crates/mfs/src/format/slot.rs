@@ -15,7 +15,9 @@
 //! - a file with an object record (feature `object-files`) has no segment and no content anywhere,
 //!   and its blocks are 0 (a stat shows its size in blocks). The record has the number of the
 //!   object 8, the blocks of a stripe unit 8, the number of targets 1, and their data zones 2 each:
-//!   1 to 32 of them, each once. It always fits beside a name: xattrs give way to it;
+//!   1 to 32 of them, each once. It always fits beside a name: xattrs give way to it. With the
+//!   feature `followed-objects` the number of the object may be another shard's, from which the
+//!   file came with it;
 //! - no segment maps block 0 of a file with content in its slot or in a blob; the block is zero
 //!   after the content. Content is not empty, not longer than the file and not longer than 3,928
 //!   bytes, in a slot or in a blob. If a file has both content and a segment for block 0, the

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use commitment::TxnId;
-use types::{FileKind, Ino, PagBlock, PagId, ShardId};
+use types::{FileKind, Ino, ObjectId, PagBlock, PagId, ShardId};
 
 use crate::format::outside::Outside;
 use crate::space::GIVEN;
@@ -56,6 +56,12 @@ pub struct ShardNames {
     pub loans: Loans,
     /// The shards of inodes that are not on that of their number, as this shard believes.
     pub homes: BTreeMap<Ino, ShardId>,
+    /// The objects of its files.
+    pub objects: BTreeMap<ObjectId, Ino>,
+    /// Objects that its targets have still to destroy.
+    pub doomed: BTreeSet<ObjectId>,
+    /// The number, within the shard, of the next object that it issues.
+    pub next_object: u64,
 }
 
 /// Runs of data blocks, by the other shard, the zone and the first block: blocks, and the sequence
@@ -121,6 +127,30 @@ pub enum Disagreement {
         /// The shard where the way ends.
         ends: ShardId,
     },
+    /// A shard has a file in an object that another one has, too, or will have.
+    SharedObject {
+        /// The object.
+        object: ObjectId,
+        /// The file.
+        ino: Ino,
+        /// Its shard.
+        at: ShardId,
+        /// The other one.
+        other: ShardId,
+        /// What that does with the object.
+        claim: Claim,
+    },
+}
+
+/// What a shard does with an object in which a file of another one lies.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Claim {
+    /// A file of its own lies there.
+    File,
+    /// It has it destroyed.
+    Doomed,
+    /// The number is its, and it has not issued that yet.
+    NotIssued,
 }
 
 /// Data blocks that one of two shards says were lent.
@@ -140,7 +170,7 @@ pub struct LentBlocks {
 
 impl Disagreement {
     /// One of each kind says what it is: its name, what is wrong, and what to do.
-    pub const CATALOGUE: [(&'static str, &'static str, &'static str); 10] = [
+    pub const CATALOGUE: [(&'static str, &'static str, &'static str); 11] = [
         (
             "UnknownShard",
             "a name leads to a metadata server that there is none of",
@@ -195,6 +225,11 @@ impl Disagreement {
             "a server has an inode that came from another one, and no server says that it is there",
             "the metadata of one of both servers are older: restore both from backups of one moment",
         ),
+        (
+            "SharedObject",
+            "a file lies in an object that another server uses, too, destroys, or has not issued yet",
+            "the metadata of one of both servers are older: restore both from backups of one moment;              until then start neither",
+        ),
     ];
 
     /// Its place in [`Disagreement::CATALOGUE`].
@@ -210,6 +245,7 @@ impl Disagreement {
             Disagreement::NotLent(_) => 7,
             Disagreement::NotBorrowed(_) => 8,
             Disagreement::NotFound { .. } => 9,
+            Disagreement::SharedObject { .. } => 10,
         }]
     }
 
@@ -239,6 +275,7 @@ impl Disagreement {
                 [it.lender, it.borrower].into()
             }
             Disagreement::NotFound { at, ends, .. } => [*at, *ends].into(),
+            Disagreement::SharedObject { at, other, .. } => [*at, *other].into(),
         }
     }
 }
@@ -278,6 +315,17 @@ impl fmt::Display for Disagreement {
             }
             Disagreement::NotFound { ino, at, ends } => {
                 write!(f, "shard {at} has inode {ino}, which one looks for at shard {ends}")
+            }
+            Disagreement::SharedObject { object, ino, at, other, claim } => {
+                let claim = match claim {
+                    Claim::File => "has a file in",
+                    Claim::Doomed => "destroys",
+                    Claim::NotIssued => "has not issued",
+                };
+                write!(
+                    f,
+                    "inode {ino} of shard {at} lies in object {object}, which shard {other} {claim}"
+                )
             }
         }
     }
@@ -332,7 +380,34 @@ pub fn across(
             out.insert(Disagreement::NotFound { ino, at, ends });
         }
     }
+    for (one, other) in shards.iter().flat_map(|one| shards.iter().map(move |it| (one, it))) {
+        compare_objects(one, other, &unsettled, &mut out);
+    }
     out
+}
+
+/// Looks for files of one shard in objects of which another one believes that they are its own.
+fn compare_objects(
+    one: &ShardNames,
+    other: &ShardNames,
+    unsettled: &impl Fn(Ino) -> bool,
+    out: &mut BTreeSet<Disagreement>,
+) {
+    if one.shard == other.shard {
+        return;
+    }
+    for (&object, &ino) in one.objects.iter().filter(|(_, ino)| !unsettled(**ino)) {
+        let is_issued = object.shard() != other.shard || object.number() < other.next_object;
+        let claim = match () {
+            // The first of both says it.
+            () if other.objects.contains_key(&object) && one.shard < other.shard => Claim::File,
+            () if other.doomed.contains(&object) => Claim::Doomed,
+            () if !is_issued => Claim::NotIssued,
+            () => continue,
+        };
+        let (at, other) = (one.shard, other.shard);
+        out.insert(Disagreement::SharedObject { object, ino, at, other, claim });
+    }
 }
 
 /// The shard that has an inode: from that of its number one goes where each shard says that it
@@ -452,9 +527,7 @@ mod tests {
                 name(ino(0, 9), "more", ino(1, 2), FILE),
             ],
             guests: vec![guest(ino(0, 9), DIR, Outside::Parent(ino(1, 1)))],
-            operations: BTreeMap::new(),
-            loans: Loans::default(),
-            homes: BTreeMap::new(),
+            ..ShardNames::default()
         };
         let one = ShardNames {
             shard: ShardId(1),
@@ -463,9 +536,7 @@ mod tests {
                 guest(ino(1, 1), DIR, Outside::Parent(root())),
                 guest(ino(1, 2), FILE, Outside::Names(2)),
             ],
-            operations: BTreeMap::new(),
-            loans: Loans::default(),
-            homes: BTreeMap::new(),
+            ..ShardNames::default()
         };
         [zero, one]
     }
@@ -619,6 +690,31 @@ mod tests {
     }
 
     #[test]
+    fn object_that_two_shards_believe_to_be_theirs_is_named() {
+        let (object, zero, one) = (ObjectId::of(ShardId(1), 5), ShardId(0), ShardId(1));
+        let found = |own: &[Ino], doomed: &[ObjectId], next, open: &[Ino]| {
+            let mut shards = sound();
+            shards[0].objects = BTreeMap::from([(object, ino(1, 7))]);
+            shards[1].objects = own.iter().map(|&ino| (object, ino)).collect();
+            shards[1].doomed = doomed.iter().copied().collect();
+            shards[1].next_object = next;
+            let id = TxnId { coordinator: one, epoch: Epoch(1), number: 1 };
+            let open = BTreeMap::from([(id, open.iter().copied().collect())]);
+            across(&shards, &open).into_iter().collect::<Vec<_>>()
+        };
+        let is = |claim| {
+            let (ino, at, other) = (ino(1, 7), zero, one);
+            [Disagreement::SharedObject { object, ino, at, other, claim }]
+        };
+        assert_eq!(found(&[], &[], 6, &[]), []);
+        assert_eq!(found(&[], &[], 5, &[]), is(Claim::NotIssued));
+        assert_eq!(found(&[], &[object], 6, &[]), is(Claim::Doomed));
+        assert_eq!(found(&[ino(1, 7)], &[], 6, &[]), is(Claim::File));
+        assert_eq!(found(&[ino(1, 7)], &[], 6, &[ino(1, 7)]), [], "it is on its way");
+        assert!(is(Claim::File)[0].to_string().ends_with("which shard 1 has a file in"));
+    }
+
+    #[test]
     fn disagreement_names_its_kind_and_both_shards() {
         let name = name(root(), "there", ino(1, 1), DIR);
         let parent = ino(2, 5);
@@ -650,6 +746,17 @@ mod tests {
             (
                 Disagreement::NotFound { ino: ino(1, 2), at: ShardId(0), ends: ShardId(1) },
                 "NotFound",
+                &[0, 1],
+            ),
+            (
+                Disagreement::SharedObject {
+                    object: ObjectId(5),
+                    ino: ino(1, 2),
+                    at: ShardId(1),
+                    other: ShardId(0),
+                    claim: Claim::File,
+                },
+                "SharedObject",
                 &[0, 1],
             ),
         ];

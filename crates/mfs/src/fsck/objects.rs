@@ -1,9 +1,9 @@
 //! Object files and their targets: records, numbers, and what targets have still to do.
 //!
-//! Invariant: nothing is destroyed, or said to be, for which a file is there, or that another shard
-//! has.
+//! Invariant: nothing is destroyed, or said to be, for which a file is there. What other shards say
+//! is compared elsewhere ([`super::across`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use types::{Ino, ObjectId, PagBlock, PagId};
 
@@ -19,11 +19,9 @@ use engine::format::features::Feature;
 /// What the files say of objects.
 #[derive(Default)]
 pub(super) struct Objects {
-    /// Those of files.
-    all: BTreeSet<ObjectId>,
     /// For each zone that a record names: the first file, and how many there are.
     uses: BTreeMap<PagId, (Ino, u64)>,
-    /// The highest number within the shard.
+    /// The highest number of the shard.
     highest: u64,
 }
 
@@ -36,15 +34,34 @@ impl Check {
             self.found(ProblemKind::MissingFeature, Subject::Whole, "object-files");
             self.plan.add(Fix::AddFeature(Feature::OBJECT_FILES));
         }
-        if record.object.shard() != self.shard {
+        if record.object.shard() != self.shard && !self.takes_objects() {
             let place = format_args!("object {} of a file", record.object);
             self.foreign(Subject::Inode(slot.ino()), record.object.shard(), place);
         }
+        let ino = slot.ino();
+        self.report.shard.objects.entry(record.object).or_insert(ino);
+        self.note_number(record.object);
         let objects = &mut self.objects;
-        objects.all.insert(record.object);
-        objects.highest = objects.highest.max(record.object.number());
         for target in record.targets {
-            objects.uses.entry(target).or_insert((slot.ino(), 0)).1 += 1;
+            objects.uses.entry(target).or_insert((ino, 0)).1 += 1;
+        }
+    }
+
+    /// May objects of other shards be here? Finds the feature for that missing where inodes have
+    /// moved.
+    fn takes_objects(&mut self) -> bool {
+        let missing = Feature::MOVED_DIRECTORIES;
+        if !self.features.has(Feature::FOLLOWED_OBJECTS) && self.features.has(missing) {
+            self.features = self.features.with(Feature::FOLLOWED_OBJECTS);
+            self.found(ProblemKind::MissingFeature, Subject::Whole, "followed-objects");
+            self.plan.add(Fix::AddFeature(Feature::FOLLOWED_OBJECTS));
+        }
+        self.features.has(Feature::FOLLOWED_OBJECTS)
+    }
+
+    fn note_number(&mut self, object: ObjectId) {
+        if object.shard() == self.shard {
+            self.objects.highest = self.objects.highest.max(object.number());
         }
     }
 
@@ -79,12 +96,16 @@ impl Check {
             if object.0 == 0 {
                 return;
             }
-            check.objects.highest = check.objects.highest.max(object.number());
-            let what = match check.objects.all.contains(&object) {
+            check.note_number(object);
+            let followed = check.features.has(Feature::FOLLOWED_OBJECTS);
+            let what = match check.report.shard.objects.contains_key(&object) {
                 true => "it is a file's",
-                false if object.shard() != check.shard => "it is of another shard",
+                false if object.shard() != check.shard && !followed => "it is of another shard",
                 false if !pags.is_empty() && !is_target(target) => "the zone is no target",
-                false => return,
+                false => {
+                    check.report.shard.doomed.insert(object);
+                    return;
+                }
             };
             let detail = format!("object {object}: {what}");
             check.found(ProblemKind::DoomedObject, Subject::Data(target, PagBlock(0)), detail);
@@ -95,6 +116,7 @@ impl Check {
         self.walk((OWED_FENCES, "owed fences"), |_, _, _| {}).await?;
         self.intents().await?;
         let next = self.read(|txn| txn.root(NEXT_OBJECT)).await?;
+        self.report.shard.next_object = next.unwrap_or(0);
         let highest = self.objects.highest;
         if next.is_some_and(|next| highest >= next) && highest > 0 {
             let detail = format!("object {highest} is there");

@@ -78,11 +78,6 @@ pub(super) fn senseless_lists_of_targets_are_found() {
         DOOMED.insert(txn, &object_key(PagId(1), ObjectId(77)), &[0; 2])?;
         Ok(Subject::Data(PagId(1), PagBlock(0)))
     });
-    planted(ProblemKind::DoomedObject, 1, |world, txn| {
-        object_file(world, txn)?;
-        let far = ObjectId::of(ShardId(9), 77);
-        DOOMED.insert(txn, &object_key(TARGET, far), &[0; 2]).map(|_| ZONE)
-    });
     planted(ProblemKind::OutsideDataBlock, 1, |world, txn| {
         object_file(world, txn)?;
         FREE.insert(txn, &run_key(TARGET, 3), &9u64.to_le_bytes())?;
@@ -141,15 +136,46 @@ pub(super) fn object_files_without_their_feature_are_found() {
 
 #[test]
 pub(super) fn object_of_another_shard_is_found() {
-    let world = world();
+    let (world, far) = (world(), ObjectId::of(ShardId(9), 77));
     let ino = run(&world.mfs, |txn| {
         let (ino, _) = object_file(&world, txn)?;
         // The last byte of the number.
         bytes(txn, ino, slot::FIXED + 6 + 7, &[9]).map(|()| ino)
     });
+    let (moved, followed) = (Feature::MOVED_DIRECTORIES, Feature::FOLLOWED_OBJECTS);
+    let features = world.mfs.superblock().features;
+    world.mfs.set_features(features.without(moved).without(followed));
     let [problem] = &report(&world).problems[..] else { panic!("one finding") };
     assert_eq!((problem.kind, problem.subject), (ProblemKind::ForeignNumber, Subject::Inode(ino)));
     assert!(problem.detail.contains("of shard 9, object"), "{}", problem.detail);
+    run(&world.mfs, |txn| DOOMED.insert(txn, &object_key(TARGET, far), &[0; 2]).map(drop));
+    let [_, problem] = &report(&world).problems[..] else { panic!("two findings") };
+    assert_eq!(problem.kind, ProblemKind::DoomedObject);
+    assert!(problem.detail.contains("it is of another shard"), "{}", problem.detail);
+}
+
+#[test]
+pub(super) fn objects_of_another_shard_are_sound_with_their_feature() {
+    let world = world();
+    let far = ObjectId::of(ShardId(9), 77);
+    let ino = run(&world.mfs, |txn| {
+        let (ino, _) = object_file(&world, txn)?;
+        bytes(txn, ino, slot::FIXED + 6 + 7, &[9])?;
+        DOOMED.insert(txn, &object_key(TARGET, far), &[0; 2])?;
+        Ok(ino)
+    });
+    let features = world.mfs.superblock().features;
+    let (moved, followed) = (Feature::MOVED_DIRECTORIES, Feature::FOLLOWED_OBJECTS);
+    world.mfs.set_features(features.with(moved).without(followed));
+    let kinds: Vec<_> = report(&world).problems.iter().map(|problem| problem.kind).collect();
+    assert_eq!(kinds, [ProblemKind::MissingFeature], "inodes move here");
+    world.mfs.set_features(features.with(moved).with(followed));
+    let report = report(&world);
+    assert_eq!(report.problems, []);
+    let shard = report.shard;
+    assert_eq!(shard.objects.into_values().collect::<Vec<_>>(), [ino]);
+    assert_eq!(shard.doomed.into_iter().collect::<Vec<_>>(), [far]);
+    assert!(shard.next_object > 1, "the number of a shard");
 }
 
 /// Those that plant in the worlds of `tests`, or in worlds of their own that are as small.

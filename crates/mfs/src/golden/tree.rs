@@ -345,6 +345,17 @@ async fn objects(mfs: &Mfs, dir: Ino, client: ClientId) {
         }
         let freed = txn.names().free_with_name(dir, &name("no object any more"))?;
         assert!(freed.is_some());
+        let came = ["came with its object", "no object of another shard any more"];
+        for (n, text) in (77..).zip(came) {
+            if txn.has_feature(Feature::FOLLOWED_OBJECTS) {
+                let ino = file(txn, dir, text, 4)?;
+                let (object, targets) = (ObjectId::of(ShardId(9), n), vec![PagId(6), PagId(9)]);
+                txn.layouts().set_object(ino, &ObjectRecord { object, part: 8, targets })?;
+                if n == 78 {
+                    txn.names().free_with_name(dir, &name(text))?;
+                }
+            }
+        }
         Ok(())
     })
     .await;

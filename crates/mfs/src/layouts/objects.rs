@@ -3,7 +3,10 @@
 //!
 //! Invariants:
 //! - a file gets its record while it maps nothing, and has no segment, no content and no layout
-//!   block as long as it has the record. Only an exchange of layouts ([`super::swap`]) takes it;
+//!   block as long as it has the record. Only an exchange of layouts ([`super::swap`]), and a move
+//!   of the file to another shard, take it;
+//! - a file that came from another shard has its object from there, and that keeps its number. The
+//!   shard that has the file has the object;
 //! - the transaction that frees such an inode dooms its object at each of its targets.
 
 use types::{Fault, Ino};
@@ -57,6 +60,13 @@ impl Layouts<'_, '_> {
             slot.set_xattr_blob(Some(blob.0));
         }
         slot.set_object(record);
+        self.txn.names().store(&spot, &slot)
+    }
+
+    /// Takes the record away from a file that leaves the shard. The object stays as it is.
+    pub(crate) fn take_object(&mut self, ino: Ino) -> Result<(), Stop> {
+        let OpenLayout { spot, mut slot } = self.open_layout(ino)?;
+        slot.clear_object();
         self.txn.names().store(&spot, &slot)
     }
 }

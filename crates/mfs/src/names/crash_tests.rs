@@ -31,6 +31,7 @@ use types::{
 use self::dump::dump_inode;
 use self::planted::planted;
 use super::{MapLimits, NewInode, Within};
+use crate::format::object::ObjectRecord;
 use crate::format::slot::SlotSize;
 use crate::format::slot_size::SlotFeatures;
 use crate::fsck::{FsckOptions, ProblemKind, check, fsck};
@@ -138,6 +139,9 @@ fn in_use(txn: &mut Txn<'_>) -> Result<BTreeSet<&'static str>, Stop> {
             out.extend(Feature::INLINE_DATA.name().filter(|_| content));
             out.extend(Feature::LAYOUT_BLOCKS.name().filter(|_| layout));
             out.extend(Feature::OBJECT_FILES.name().filter(|_| regular && slot.has_object()));
+            let far = |record: ObjectRecord| record.object.shard() != txn.shard();
+            let far = regular && slot.object().is_some_and(far);
+            out.extend(Feature::FOLLOWED_OBJECTS.name().filter(|_| far));
         }
     }
     Ok(out)

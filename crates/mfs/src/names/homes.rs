@@ -149,15 +149,20 @@ impl Mfs {
         let is_new = !features.has(Feature::MOVED_DIRECTORIES);
         self.set_features(features.with(Feature::MOVED_DIRECTORIES));
         if is_new {
-            // A crash may have left the entry without the feature. What changes nothing would have
-            // no superblock written.
-            self.run(Cost::SMALL, |txn| HOMES.remove(txn, &[0; 8]).map(drop)).await?;
-            self.run(Cost::SMALL, insert_zero_entry_of_homes).await?;
+            // A crash may have left the entry without the feature.
+            self.touch_homes().await?;
         }
         // Before the first move each call waits, also if another one has begun that.
         if is_new || self.moved_inodes() == 0 {
             self.settle().await?;
         }
+        Ok(())
+    }
+
+    /// Changes something: what changes nothing would have no superblock written.
+    pub(crate) async fn touch_homes(&self) -> Result<(), StoreError> {
+        self.run(Cost::SMALL, |txn| HOMES.remove(txn, &[0; 8]).map(drop)).await?;
+        self.run(Cost::SMALL, insert_zero_entry_of_homes).await?;
         Ok(())
     }
 }

@@ -60,6 +60,7 @@ impl Plan {
         for (wanted, feature) in [
             (self.inline, Feature::INLINE_DATA),
             (self.inline, Feature::OBJECT_FILES),
+            (self.inline, Feature::FOLLOWED_OBJECTS),
             (self.near, Feature::LAYOUT_BLOCKS),
         ] {
             features = if wanted { features.with(feature) } else { features.without(feature) };
@@ -267,7 +268,10 @@ fn objects(txn: &mut Txn<'_>, dir: Ino, client: ClientId) -> Result<(), Stop> {
         let ino = txn.names().create(dir, &text, &new(FileKind::Regular, 6), None)?;
         txn.names().set_xattr(ino, b"user.some", &[b'x'; 100])?;
         let targets = targets[..width].to_vec();
-        let record = ObjectRecord { object: ObjectId(number), part: number, targets };
+        // One has come from another shard.
+        let far = ObjectId::of(ShardId(77), number);
+        let object = if width == 2 { far } else { ObjectId(number) };
+        let record = ObjectRecord { object, part: number, targets };
         txn.layouts().set_object(ino, &record)?;
         let attr = attr(txn, ino)?;
         txn.names().set_attr(&Attr { size: 123_456, ..attr })?;

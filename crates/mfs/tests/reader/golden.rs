@@ -8,7 +8,7 @@ use crate::device::{u16_at, u32_at, u64_at};
 use crate::image::{ForeignName, NamedInode, Outside, Subtree};
 use crate::inode::{Inode, Kind, Object, Slot};
 use crate::space::{Intent, Run};
-use crate::superblock::{LENT_SPACE, MOVED_DIRECTORIES, OBJECT_FILES, SHARDS};
+use crate::superblock::{FOLLOWED_OBJECTS, LENT_SPACE, MOVED_DIRECTORIES, OBJECT_FILES, SHARDS};
 
 /// Expands compressed golden images; `crates/mfs/src/golden/compression.rs` describes the format.
 pub fn expand(mut bytes: &[u8]) -> Vec<u8> {
@@ -49,7 +49,9 @@ pub fn text(image: &Image) -> String {
     let found = image.walk().unwrap();
     let mut numbers = BTreeMap::new();
     let (mut links, mut segments) = (0, 0);
-    for NamedInode { path, parent, inode } in &found {
+    // A dump leaves files in objects of another shard out.
+    let is_dumped = |found: &&NamedInode| foreign_object(image, &found.inode).is_none();
+    for NamedInode { path, parent, inode } in found.iter().filter(is_dumped) {
         let name = shown(path.rsplit(|&byte| byte == b'/').next().unwrap());
         if let Some(number) = numbers.get(&inode.ino) {
             writeln!(out, "{number} also {name} in {}", numbers[parent]).unwrap();
@@ -74,6 +76,12 @@ pub fn text(image: &Image) -> String {
     unusual(image, &mut out);
     elsewhere(image, &subtrees, &mut out);
     out
+}
+
+/// The object of the inode, if another shard has issued its number.
+fn foreign_object(image: &Image, inode: &Inode) -> Option<u64> {
+    let object = inode.object.as_ref()?.number;
+    (object >> 56 != u64::from(image.superblock.shard)).then_some(object)
 }
 
 /// Describes names that lead to other shards, and inodes with names there; of the directories
@@ -139,6 +147,13 @@ fn unusual(image: &Image, out: &mut String) {
     if superblock.has(MOVED_DIRECTORIES) {
         for (ino, home) in image.homes().unwrap() {
             writeln!(out, "{ino:016x} is on shard {home}").unwrap();
+        }
+    }
+    if superblock.has(FOLLOWED_OBJECTS) {
+        let of = |it: &NamedInode| Some((foreign_object(image, &it.inode)?, it.inode.ino));
+        let objects: BTreeMap<u64, u64> = image.walk().unwrap().iter().filter_map(of).collect();
+        for (object, ino) in objects {
+            writeln!(out, "inode {ino:016x} lies in object {object:016x}").unwrap();
         }
     }
     if superblock.shard != 0 {

@@ -18,7 +18,8 @@ pub const OBJECT_FILES: u8 = 7;
 pub const SHARDS: u8 = 8;
 pub const LENT_SPACE: u8 = 9;
 pub const MOVED_DIRECTORIES: u8 = 10;
-const KNOWN: u64 = 0x7ff;
+pub const FOLLOWED_OBJECTS: u8 = 11;
+const KNOWN: u64 = 0xfff;
 
 #[derive(Debug)]
 pub struct Superblock {

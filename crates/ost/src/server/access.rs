@@ -14,14 +14,16 @@
 //! target. A replay was allowed when it ran first, and its client cannot have a newer capability.
 //!
 //! The shards of several metadata servers have nothing to do with each other: one epoch, one set of
-//! evicted clients and one word that all are fenced for each. A server destroys objects and fences
-//! clients of its shard only. A client has another number at each server, so the fence of one
-//! refuses what the client does under that one.
+//! evicted clients and one word that all are fenced for each. A client has another number at each
+//! server, so the fence of one refuses what the client does under that one. A capability is of the
+//! shard of its client, whatever the number of its object is: a file that moves to another server
+//! keeps its object. Who may do what with an object, and who destroys it, the server of its file
+//! says, and the target cannot know which one that is.
 //!
 //! Invariants:
 //! - a fence refuses at once. When it is answered nothing of the client is in flight, and what the
 //!   client has written and the fence itself are durable: so nobody sees the bytes change later;
-//! - a target that knows a metadata server of a shard changes nothing of the shard for clients,
+//! - a target that knows a metadata server of a shard changes nothing for clients of the shard,
 //!   from its start until that server has fenced all that it has evicted;
 //! - no object is destroyed while clients may repeat writes to it from before a restart: it would
 //!   come back.

@@ -335,9 +335,6 @@ impl Execution {
         if objects.len() > DESTROY_MAX {
             return Err(Fault::TooBig);
         }
-        if objects.iter().any(|object| object.shard() != may.shard()) {
-            return Err(Fault::Invalid);
-        }
         // Nobody may repeat a write to them afterwards, also in a later start of the target.
         if !self.is_replay() && !objects.is_empty() && server.sessions.clients_recover() {
             return Err(Fault::Busy);
@@ -350,7 +347,7 @@ impl Execution {
     async fn fence(&mut self, may: Capability, client: ClientId) -> Result<OpReply, Fault> {
         let server = self.server.clone();
         server.access.check(&may, SERVE, self.is_replay())?;
-        // The metadata servers' own capabilities are in the name of client 0.
+        // The metadata servers' own capabilities are in the name of number 0.
         if client.count() == 0 || client.shard() != may.shard() {
             return Err(Fault::Invalid);
         }

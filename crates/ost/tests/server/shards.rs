@@ -1,5 +1,6 @@
-//! Metadata servers of several shards at one target: epochs, fences, admission and destruction of
-//! one leave those of the others alone.
+//! Metadata servers of several shards at one target: epochs, fences and admission of one leave
+//! those of the others alone. An object is of the server that has its file, whichever has issued
+//! its number.
 
 use proto::capability::{READ, WRITE};
 use proto::ost::Op;
@@ -85,15 +86,12 @@ fn fence_of_a_shard_refuses_its_own_client_only() {
 }
 
 #[test]
-fn server_does_nothing_with_objects_and_clients_of_another_shard() {
+fn server_does_nothing_with_clients_of_another_shard() {
     run(33, |bed| async move {
         let (zero, one) = (client(&bed, "a", 0).await, client(&bed, "b", 1).await);
         let server = bed.client("mds1", 0).await;
         zero.write(object(0, 5), 0, 1, 1, true).await.unwrap();
         one.write(object(1, 5), 0, 1, 1, true).await.unwrap();
-        let both = [object(1, 5), object(0, 5)].map(ObjectId).to_vec();
-        let mixed = server.serve_shard(1, |may| Op::Destroy { may, objects: both }).await;
-        assert_eq!(mixed, Err(Fault::Invalid));
         assert_eq!(fence(&server, 1, zero.number).await, Err(Fault::Invalid));
         let nobody = ClientId::of(ShardId(1), 0);
         assert_eq!(fence(&server, 1, nobody).await, Err(Fault::Invalid));
@@ -103,6 +101,51 @@ fn server_does_nothing_with_objects_and_clients_of_another_shard() {
         destroy(&server, 1, object(1, 5)).await.unwrap();
         assert!(zero.has(object(0, 5), 0, 1, 1).await, "the same number within its shard");
         assert!(one.has(object(1, 5), 0, 1, 0).await);
+    });
+}
+
+/// A file has moved with its object: epoch, fences and the end of the object are those of its new
+/// server, and what the former one has said of its clients still holds.
+#[test]
+fn object_of_a_file_that_moved_is_of_the_server_that_has_the_file() {
+    run(35, |bed| async move {
+        let (zero, one) = (client(&bed, "a", 0).await, client(&bed, "b", 1).await);
+        let (first, second) = (bed.client("mds0", 0).await, bed.client("mds1", 0).await);
+        let moved = object(0, 5);
+        zero.write(moved, 0, 1, 1, true).await.unwrap();
+        one.write(moved, 1, 1, 2, true).await.unwrap();
+        assert!(one.has(moved, 0, 1, 1).await && one.has(moved, 1, 1, 2).await);
+        // The former server starts again, and evicts its client. The other one has epoch 1.
+        first.epoch.set(Epoch(9));
+        fence(&first, 0, zero.number).await.unwrap();
+        zero.epoch.set(Epoch(9));
+        assert_eq!(zero.write(moved, 0, 1, 3, true).await, Err(Fault::AccessDenied));
+        one.write(moved, 0, 1, 4, true).await.unwrap();
+        // The new one starts again: its older capabilities are void here, too.
+        second.epoch.set(Epoch(2));
+        admit(&second, 1).await.unwrap();
+        assert_eq!(one.write(moved, 0, 1, 5, true).await, Err(Fault::AccessDenied));
+        one.epoch.set(Epoch(2));
+        // What a restart of the target loses is repeated when the new server is there. Nobody waits
+        // for the former one.
+        one.write(moved, 2, 1, 6, false).await.unwrap();
+        bed.kill();
+        bed.world.partition("mds1", "ost");
+        bed.world.partition("mds0", "ost");
+        bed.start().await;
+        let task = one.clone();
+        let waits = bed.env.spawn_join(async move { task.sync().await });
+        bed.wait(2000).await;
+        assert!(!waits.is_ready(), "its server may have evicted it");
+        bed.world.heal();
+        bed.world.partition("mds0", "ost");
+        admit(&second, 1).await.unwrap();
+        waits.await.unwrap();
+        assert!(one.has(moved, 0, 1, 4).await && one.has(moved, 2, 1, 6).await);
+        assert_eq!(zero.write(moved, 0, 1, 7, true).await, Err(Fault::AccessDenied));
+        destroy(&second, 1, moved).await.unwrap();
+        assert!(one.has(moved, 0, 3, 0).await);
+        bed.world.heal();
     });
 }
 

@@ -308,14 +308,16 @@ fn fault_of(answer: &Value) -> Option<Fault> {
 /// Why a file stays.
 fn reason_of_file(fault: Fault, mds: u8) -> String {
     match fault {
-        Fault::WouldBlock => "it is open or locked: try again when no program uses it".into(),
-        Fault::TooManyLinks => "it has other names, too".into(),
-        Fault::NotSupported => {
-            "its content lies in objects, which its metadata server manages".into()
+        Fault::WouldBlock => {
+            "it is open or locked, or an evicted client may still write it: try again when no \
+             program uses it, and its object targets answer"
+                .into()
         }
+        Fault::TooManyLinks => "it has other names, too".into(),
         Fault::CrossDevice => {
-            "its data zone is not in service, or another metadata server has lent its blocks: --to \
-             moves the content to other data zones"
+            "its data zone is not in service, another metadata server has lent its blocks, or the \
+             new one does not have its object targets: --to moves the content to other data zones, \
+             `redbud pag add` adds targets"
                 .into()
         }
         Fault::TooBig => "it is too fragmented, or has too large attributes, for one move".into(),

@@ -35,7 +35,7 @@ fn everything(top: &Path) -> BTreeMap<PathBuf, (u64, u64, Vec<u8>)> {
 }
 
 /// The server that a directory is at, as `redbud layout` says.
-fn server_of(path: &Path) -> u64 {
+pub fn server_of(path: &Path) -> u64 {
     let said = success(redbud().args(["layout", "--json"]).arg(path));
     let report: Value = serde_json::from_str(&said).unwrap();
     report["directories"][0]["mds"].as_u64().unwrap()

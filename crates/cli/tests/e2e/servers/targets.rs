@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -186,6 +186,88 @@ fn files_of_all_servers_lie_at_the_same_targets() {
         let spec = format!("{device},journal={journal}");
         let mut check = redbud();
         success(check.args(["ost", "check", "--scrub", &spec]).current_dir(local.dir()));
+    }
+}
+
+/// Moves a directory to a server, until all of its files have followed.
+fn migrate_all(server: &str, dir: &Path) {
+    eventually("all files follow", || {
+        let (code, said) = super::run(redbud().args(["migrate", "--mds", server]).arg(dir));
+        assert!(code == 0 || said.contains("it is open"), "{said}");
+        code == 0
+    });
+    assert_eq!(super::moved::server_of(dir).to_string(), server);
+}
+
+/// Files in objects follow their directory, and keep their objects: both mounts go on with them,
+/// kills lose nothing, and the server that has the files destroys their objects.
+#[test]
+fn files_follow_their_directory_with_their_objects() {
+    let mut local = Local::start_with(&["--mds", "2", "--osts", "2"]);
+    let before = local.free();
+    let second = local.mount_again();
+    let dir = local.on_objects(local.mount().join("dir"));
+    let kept = [dir.join("kept"), second.join("dir/kept")];
+    let mut content = pattern(1, 5 << 20);
+    fs::write(&kept[0], &content).unwrap();
+    fs::write(dir.join("gone"), pattern(2, 3 << 20)).unwrap();
+    let load = Load::start(&dir);
+    load.work(4);
+    load.end();
+    let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+    let number = inode(&kept[0]);
+    for (round, server) in ["1", "0", "1"].into_iter().enumerate() {
+        let free = local.free();
+        migrate_all(server, &dir);
+        assert!(local.free() >= free, "nothing is copied");
+        for (nth, path) in kept.iter().enumerate() {
+            assert!(fs::read(path).unwrap() == content, "{} after {round}", path.display());
+            assert_eq!(inode(path), number);
+            // Over both parts, and at the end.
+            let at = (round * 2 + nth) * 300_000 + 100_000;
+            let new = pattern(at as u64, 1_500_000);
+            content.resize(content.len().max(at + new.len()), 0);
+            content[at..at + new.len()].copy_from_slice(&new);
+            content.extend_from_slice(b"end");
+            let file = File::options().write(true).open(path).unwrap();
+            file.write_all_at(&new, at as u64).unwrap();
+            file.write_all_at(b"end", content.len() as u64 - 3).unwrap();
+            file.sync_all().unwrap();
+        }
+    }
+    // Its former server starts again, with another epoch, and so does the new one. Targets that are
+    // killed repeat what they lost.
+    let load = Load::start(&dir);
+    for killed in [0, 1] {
+        let epochs = local.epochs(2);
+        load.work(2);
+        local.kill_targets();
+        local.kill(killed);
+        load.work(2);
+        eventually("it is back", || {
+            local.epochs(2)[usize::from(killed)] > epochs[usize::from(killed)]
+        });
+        let (code, said) = super::run(redbud().args(["migrate", "--mds", "1"]).arg(&dir));
+        assert!(code == 0 || said.contains("it is open"), "{said}");
+    }
+    load.end();
+    assert!(kept.iter().all(|path| fs::read(path).unwrap() == content));
+    local.kill_targets();
+    local.kill(1);
+    fs::remove_file(second.join("dir/gone")).unwrap();
+    success(redbud().arg("umount").arg(&second));
+    local.stop();
+    local.assert_clean();
+    local.begin(&[]);
+    assert!(fs::read(&kept[0]).unwrap() == content);
+    migrate_all("0", &dir);
+    assert!(fs::read(&kept[0]).unwrap() == content);
+    shell(&local.mount(), "rm -r dir");
+    eventually("the targets are as free as before", || local.free() == before);
+    local.stop();
+    local.assert_clean();
+    for device in DEVICES {
+        success(redbud().args(["ost", "check", "--scrub", device]).current_dir(local.dir()));
     }
 }
 

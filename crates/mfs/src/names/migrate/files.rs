@@ -3,12 +3,15 @@
 //! Invariants:
 //! - only a file with exactly one name, on the other shard, follows: it gets its inode into the
 //!   slot of that name;
-//! - no data block is copied. Those that the file maps go with it ([`crate::space`]);
+//! - no data block is copied. Those that the file maps go with it ([`crate::space`]), and so does
+//!   its object, whose number stays;
+//! - when a file goes, its targets refuse every client that the former shard has evicted;
 //! - what is left on the former shard is an orphan of the same number, without content.
 
 use types::{Attr, Fault, FileBlock, FileKind, Ino, Name, Segment, ShardId};
 
 use crate::format::number::{is_orphan_dir, is_root_dir};
+use crate::format::object::ObjectRecord;
 use crate::format::outside::Outside;
 use crate::format::slot::Slot;
 use crate::format::space::PagFormat;
@@ -27,6 +30,8 @@ pub struct FileArrival {
     pub content: Vec<u8>,
     /// Its segments, in order.
     pub segments: Vec<Segment>,
+    /// The object that it lies in instead.
+    pub object: Option<ObjectRecord>,
 }
 
 impl Names<'_, '_> {
@@ -34,9 +39,9 @@ impl Names<'_, '_> {
     ///
     /// # Errors
     /// `Stale`: there is no such file. `IsDirectory`. `TooManyLinks`: it has not exactly one name,
-    /// or that is on this shard. `NotSupported`: its content lies in objects. `CrossDevice`: it has
-    /// blocks of a loan, of a third shard, or of a zone that is not in service. `TooBig`: it maps
-    /// too many segments. `WouldBlock`: an evicted client may still write it.
+    /// or that is on this shard. `CrossDevice`: it has blocks of a loan, of a third shard, or of a
+    /// zone that is not in service. `TooBig`: it maps too many segments. `WouldBlock`: an evicted
+    /// client may still write it, or one of its targets has not refused one yet.
     pub fn file_departure(
         &mut self,
         ino: Ino,
@@ -48,10 +53,15 @@ impl Names<'_, '_> {
                 return Err(Fault::CrossDevice.into());
             }
         }
+        for &target in it.object.iter().flat_map(|record| &record.targets) {
+            if !self.txn.space().owed_fences(target, 1)?.is_empty() {
+                return Err(Fault::WouldBlock.into());
+            }
+        }
         Ok((it, zones))
     }
 
-    /// As [`Names::file_departure`], whatever the state of the zones is.
+    /// As [`Names::file_departure`], whatever the state of the zones and targets is.
     fn describe(&mut self, ino: Ino, to: ShardId) -> Result<(FileArrival, Vec<PagFormat>), Stop> {
         let attr = self.attr(ino)?.filter(|attr| attr.nlink > 0).ok_or(Fault::Stale)?;
         if attr.kind == FileKind::Directory {
@@ -61,13 +71,12 @@ impl Names<'_, '_> {
             return Err(Fault::TooManyLinks.into());
         }
         let (mut content, mut segments, mut zones) = (Vec::new(), Vec::new(), Vec::new());
+        let mut object = None;
         if attr.kind == FileKind::Regular {
             if self.txn.space().is_frozen(ino)? {
                 return Err(Fault::WouldBlock.into());
             }
-            if self.txn.layouts().object(ino)?.is_some() {
-                return Err(Fault::NotSupported.into());
-            }
+            object = self.txn.layouts().object(ino)?;
             content = self.txn.layouts().content(ino)?;
             segments = self.txn.layouts().layout(ino, FileBlock(0), EDIT_MAX + 1)?;
             if segments.len() > EDIT_MAX {
@@ -83,7 +92,7 @@ impl Names<'_, '_> {
             content = self.symlink(ino)?;
         }
         let (_, _, xattrs) = self.load_xattrs(ino)?;
-        Ok((FileArrival { attr, xattrs, content, segments }, zones))
+        Ok((FileArrival { attr, xattrs, content, segments, object }, zones))
     }
 
     /// A file, which [`Names::file_departure`] has described so, goes to the shard `to`. What is
@@ -103,7 +112,9 @@ impl Names<'_, '_> {
             return Err(Fault::Busy.into());
         }
         self.set_home(ino, to)?;
-        if it.attr.kind == FileKind::Regular {
+        if it.object.is_some() {
+            self.txn.layouts().take_object(ino)?;
+        } else if it.attr.kind == FileKind::Regular {
             for segment in self.txn.layouts().take_segments(ino)? {
                 self.txn.space().give(to, &segment)?;
             }
@@ -117,7 +128,8 @@ impl Names<'_, '_> {
     ///
     /// # Errors
     /// `Busy`: what was left here of it is not freed yet. `Stale`: the name leads elsewhere.
-    /// `Invalid`: it cannot be. `NotFound`, `NoSpace`.
+    /// `Invalid`: it cannot be, or its object lies at what is no target here. `NotFound`,
+    /// `NoSpace`.
     pub fn arrive_file(
         &mut self,
         (dir, name): (Ino, &Name),
@@ -126,7 +138,8 @@ impl Names<'_, '_> {
     ) -> Result<(), Stop> {
         let (ino, kind) = (it.attr.ino, it.attr.kind);
         let is_file = kind == FileKind::Regular;
-        let bare = it.segments.is_empty() && (it.content.is_empty() || kind == FileKind::Symlink);
+        let mut bare = it.segments.is_empty() && it.object.is_none();
+        bare &= it.content.is_empty() || kind == FileKind::Symlink;
         if kind == FileKind::Directory || it.attr.nlink != 1 || is_root_dir(ino) {
             return Err(Fault::Invalid.into());
         }
@@ -149,6 +162,9 @@ impl Names<'_, '_> {
         for segment in &it.segments {
             self.txn.space().receive(from, segment)?;
             self.txn.layouts().map_taken(ino, *segment)?;
+        }
+        if let Some(record) = &it.object {
+            self.txn.layouts().set_object(ino, record)?;
         }
         if is_file && !it.content.is_empty() {
             self.txn.layouts().set_content(ino, &it.content)?;

@@ -1,8 +1,9 @@
 //! Files that follow their directory.
 
-use types::{ClientId, FileBlock, PagBlock, Segment, SegmentState};
+use types::{ClientId, FileBlock, ObjectId, PagBlock, Segment, SegmentState};
 
 use super::*;
+use crate::format::object::ObjectRecord;
 use crate::format::space::PagUse;
 use crate::names::FileArrival;
 
@@ -194,6 +195,131 @@ fn file_that_cannot_follow_is_refused_and_nothing_changes() {
         unknown.segments[0].pag = PagId(44);
         assert_eq!(arrive("mapped", ShardId(0), unknown).await, Fault::Invalid);
         both_are_sound(&zero, &three).await;
+    });
+}
+
+/// The targets of object files.
+const TARGETS: [PagId; 2] = [PagId(20), PagId(21)];
+
+/// A directory with a file in an object of shard 0, which has a long name and an attribute. Both
+/// shards know its targets.
+async fn make_object_file(zero: &Mfs, three: &Mfs, text: &str) -> (Ino, Ino, ObjectRecord) {
+    for mfs in [zero, three] {
+        mfs.add_object_files();
+        run(mfs, |txn| {
+            TARGETS
+                .iter()
+                .try_for_each(|&id| txn.space().add_target(id, Uuid([id.0 as u8; 16]), 900))
+        })
+        .await;
+        run(mfs, |txn| txn.space().take_objects()).await;
+        mfs.add_followed_objects().await.unwrap();
+    }
+    run(zero, |txn| {
+        let dir = new_dir(txn, Ino::ROOT, "dir")?;
+        links(txn, Ino::ROOT, 1)?;
+        let file = crate::NewInode { size: 9999, ..new_inode(FileKind::Regular) };
+        let ino = txn.names().create(dir, &name(text), &file, None)?;
+        let object = ObjectId(txn.space().take_objects()?.start);
+        let record = ObjectRecord { object, part: 16, targets: TARGETS.to_vec() };
+        txn.layouts().set_object(ino, &record)?;
+        txn.names().set_xattr(ino, b"user.a", &[7; 200])?;
+        Ok((dir, ino, record))
+    })
+    .await
+}
+
+async fn doomed(mfs: &Mfs) -> Vec<ObjectId> {
+    run(mfs, |txn| {
+        let [one, other] = TARGETS.map(|id| txn.space().doomed(id, 9));
+        let one = one?;
+        assert_eq!(one, other?);
+        Ok(one)
+    })
+    .await
+}
+
+#[test]
+fn file_follows_with_its_object_and_is_destroyed_where_it_is_removed() {
+    with_two(async |zero, three| {
+        let text = "o".repeat(255);
+        let (dir, ino, record) = make_object_file(&zero, &three, &text).await;
+        let before = whole(&zero, ino).await;
+        let (mut from, mut to) = (&zero, &three);
+        for _ in 0..3 {
+            move_directory(dir, from, to).await;
+            move_file((dir, &text), ino, from, to).await;
+            both_are_sound(&zero, &three).await;
+            assert_eq!(whole(to, ino).await, before);
+            assert_eq!(run(to, |txn| txn.layouts().object(ino)).await, Some(record.clone()));
+            assert_eq!(run(from, |txn| txn.names().locate(ino)).await, None);
+            assert_eq!((doomed(&zero).await, doomed(&three).await), (vec![], vec![]));
+            (from, to) = (to, from);
+        }
+        run(&three, |txn| {
+            txn.names().remove_name(dir, &name(&text))?;
+            txn.names().set_attr(&Attr { nlink: 0, ..before.0 })?;
+            txn.names().free_inode_step(ino, 9)
+        })
+        .await;
+        assert_eq!((doomed(&zero).await, doomed(&three).await), (vec![], vec![record.object]));
+        both_are_sound(&zero, &three).await;
+        for id in TARGETS {
+            run(&three, |txn| txn.space().destroyed(id, &[record.object])).await;
+        }
+        both_are_sound(&zero, &three).await;
+    });
+}
+
+#[test]
+fn file_in_an_object_waits_for_fences_and_goes_where_its_targets_are() {
+    with_two(async |zero, three| {
+        let (dir, ino, record) = make_object_file(&zero, &three, "file").await;
+        move_directory(dir, &zero, &three).await;
+        let owed = [TARGETS[1]];
+        run(&zero, |txn| txn.space().owe_fences(CLIENT, &owed)).await;
+        assert_eq!(fault_of(&zero, ino, THERE).await, Fault::WouldBlock);
+        run(&zero, |txn| txn.space().fenced(TARGETS[1], &[CLIENT])).await;
+        let (it, zones) = run(&zero, |txn| txn.names().file_departure(ino, THERE)).await;
+        assert_eq!((it.object.as_ref(), zones.len()), (Some(&record), 0));
+        // One is owed after the other shard has taken the file: it leaves nevertheless.
+        let owed = fault(&zero, |txn| {
+            txn.space().owe_fences(CLIENT, &owed)?;
+            txn.names().leave_file(&it, THERE)?;
+            Err::<(), _>(Fault::Interrupted.into())
+        });
+        assert_eq!(owed.await, Fault::Interrupted, "only the test ends it");
+        let arrive = |it: FileArrival| fault_of_arrival(&three, (dir, "file"), ShardId(0), it);
+        let far = ObjectRecord { targets: vec![PagId(3)], ..record.clone() };
+        assert_eq!(
+            arrive(FileArrival { object: Some(far), ..it.clone() }).await,
+            Fault::Invalid,
+            "a data zone with blocks"
+        );
+        let content = b"beside".to_vec();
+        assert_eq!(arrive(FileArrival { content, ..it }).await, Fault::Invalid);
+        both_are_sound(&zero, &three).await;
+    });
+}
+
+#[test]
+fn file_in_an_object_of_another_shard_is_not_in_a_dump_of_one() {
+    with_two(async |zero, three| {
+        let (dir, ino, record) = make_object_file(&zero, &three, "file").await;
+        // Its only name is in the root of the other shard.
+        run(&zero, |txn| txn.names().free_with_name(dir, &name("file")).map(drop)).await;
+        run(&three, |txn| {
+            let root = txn.root_dir();
+            let file = new_inode(FileKind::Regular);
+            let ino = txn.names().create(root, &name("came"), &file, None)?;
+            txn.layouts().set_object(ino, &record)
+        })
+        .await;
+        let sources = [crate::dump::Source::of(&three)];
+        let said = crate::dump::dump(&sources, &mut Vec::new()).await.unwrap();
+        assert_eq!((said.elsewhere_count, said.inodes), (1, 1), "{ino}: {said:?}");
+        let text = format!("which lies in object {}", record.object);
+        assert!(said.elsewhere[0].ends_with(&text), "{said:?}");
     });
 }
 
