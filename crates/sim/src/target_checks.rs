@@ -117,6 +117,7 @@ fn known_objects(meta: &SimDisk, shard: ShardId, targets: &[PagId]) -> Result<Ob
 
 async fn read_known(mfs: &Mfs, shard: ShardId, targets: &[PagId]) -> Result<Objects, StoreError> {
     let mut all = Objects::new();
+    mfs.load_homes().await?;
     for &target in targets {
         let doomed = mfs.run(Cost::READ, |txn| txn.space().doomed(target, MANY)).await?.0;
         all.extend(doomed.into_iter().map(|object| (target, object)));
@@ -141,7 +142,7 @@ async fn read_known(mfs: &Mfs, shard: ShardId, targets: &[PagId]) -> Result<Obje
             let read = mfs.run(Cost::READ, |txn| txn.names().readdir(dir, after, MANY)).await?.0;
             let Some(last) = read.last() else { break };
             after = last.cookie;
-            for entry in read.iter().filter(|entry| entry.ino.shard() == shard) {
+            for entry in read.iter().filter(|entry| mfs.home(entry.ino) == shard) {
                 match entry.kind {
                     FileKind::Directory => dirs.push_back(entry.ino),
                     FileKind::Regular => files.push(entry.ino),

@@ -75,7 +75,7 @@ pub(crate) async fn check(cluster: &Cluster, fleet: &Fleet) -> Result<(), String
 }
 
 fn lies_in_an_object(cluster: &Cluster, ino: Ino) -> bool {
-    cluster.inspect_at(ino.shard(), |txn| txn.layouts().object(ino)).flatten().is_some()
+    cluster.inspect_at(cluster.home_of(ino), |txn| txn.layouts().object(ino)).flatten().is_some()
 }
 
 /// Writes until a target is full.
