@@ -11,6 +11,7 @@
 use std::rc::Rc;
 
 use commitment::TxnId;
+use env::Env;
 use env::sync::oneshot;
 use mfs::{HOMES_MAX, Stop, StoreError, Txn};
 use proto::mds::{JointId, Letter, MOVING, MOVING_OBJECTS, PagInfo, PagRun};
@@ -80,8 +81,8 @@ pub enum Known {
     Above(bool),
     /// It can move there.
     Ready,
-    /// These blocks are free there.
-    Free(Vec<PagRun>),
+    /// These blocks are free there; the last loan of which that shard has heard.
+    Free(Vec<PagRun>, u32),
 }
 
 wire_struct! {
@@ -118,8 +119,8 @@ wire_enum! {
         Home = 4 { ino: Ino, shard: u8, },
         /// It can come.
         Ready = 5 {},
-        /// These blocks are free.
-        Free = 6 { runs: Vec<PagRun>, },
+        /// These blocks are free; the last loan of which the shard has heard.
+        Free = 6 { runs: Vec<PagRun>, known: u32, },
     }
 }
 
@@ -161,7 +162,7 @@ pub async fn find_out(server: &Rc<Server>, ask: &Ask) -> Result<Known, Fault> {
             }
         }
         Ask::FreeLent { shard, .. } => match say(server, ShardId(*shard), ask).await {
-            Said::Free { runs } => Ok(Known::Free(runs)),
+            Said::Free { runs, known } => Ok(Known::Free(runs, known)),
             Said::Refused { fault } => Err(fault),
             _ => Err(Fault::Protocol),
         },
@@ -350,7 +351,8 @@ async fn answer(server: &Rc<Server>, ask: &Ask) -> Said {
         Ask::FreeLent { pag, to, .. } => {
             let free = txn.space().free_lent(ShardId(*to), *pag)?;
             let run = |(addr, len)| PagRun { pag: *pag, addr, len };
-            Ok(Said::Free { runs: free.into_iter().map(run).collect() })
+            let known = txn.space().last_had(ShardId(*to))?;
+            Ok(Said::Free { runs: free.into_iter().map(run).collect(), known })
         }
         _ => Err(Fault::Protocol.into()),
     });
@@ -406,9 +408,24 @@ fn way(server: &Server, txn: &mut Txn<'_>, dir: Ino, ancestor: Ino) -> Result<Wa
 }
 
 impl super::Joint {
-    /// Does an open operation give blocks of the zone back?
+    /// Does an open operation give blocks of the zone back, from here or to here?
     pub fn gives_back(&self, pag: PagId) -> bool {
         self.open.borrow().values().any(|it| it.job.borrow().gives_back(pag))
+    }
+
+    /// Waits a moment until no lent blocks go back, from here or to here.
+    pub async fn none_goes_back(&self, env: &Env) {
+        for _ in 0..TRIES {
+            if !self.takes_back() {
+                return;
+            }
+            env.sleep(PAUSE).await;
+        }
+    }
+
+    /// Does an open operation take lent blocks back, from here or to here?
+    pub fn takes_back(&self) -> bool {
+        self.open.borrow().values().any(|it| it.job.borrow().takes_back())
     }
 
     /// Open operations that have closed the directory and give it another parent.

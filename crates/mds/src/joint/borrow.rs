@@ -81,12 +81,18 @@ async fn lenders(server: &Rc<Server>) -> Vec<Rc<Peer>> {
 
 /// Gets a loan of a server, and enters it. Returns how many blocks it has.
 async fn borrow_from(server: &Rc<Server>, peer: &Rc<Peer>, blocks: u64) -> Result<u64, Fault> {
-    let (runtime, space) = (&server.runtime, &server.space);
+    let (runtime, space, joint) = (&server.runtime, &server.space, &server.joint);
+    // Until that is done nobody knows of which loans this server has heard.
+    joint.none_goes_back(&runtime.env).await;
+    if joint.takes_back() {
+        return Err(Fault::Busy);
+    }
     let sequence = space.next_loan(peer.shard()).await?;
     let ask = Op::Lend { shard: runtime.shard.0, sequence, blocks };
     match peer.ask(runtime, ask).await? {
         OpReply::Lent { zone, start, runs } => {
-            space.enter_loan(peer.shard(), sequence, (zone, start, runs)).await
+            let goes_back = || joint.takes_back();
+            space.enter_loan(peer.shard(), sequence, (zone, start, runs), goes_back).await
         }
         _ => Err(Fault::Protocol),
     }

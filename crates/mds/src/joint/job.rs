@@ -172,10 +172,15 @@ impl Job {
         self.parts().filter_map(Part::as_move).any(|it| it.reparents(ino))
     }
 
-    /// Has this shard promised to give blocks of the zone back, and not done it yet?
+    /// Do blocks of the zone go back by one of its operations, and has this shard not done its
+    /// share yet?
     pub fn gives_back(&self, zone: PagId) -> bool {
-        let gives = |part: &Part| matches!(part, Part::GiveBack { pag, .. } if *pag == zone);
-        matches!(self, Job::Works { asked, .. } if asked.batch.iter().flatten().any(gives))
+        self.parts().any(|part| matches!(part, Part::GiveBack { pag, .. } if *pag == zone))
+    }
+
+    /// Do lent blocks go back by one of its operations, and has this shard not done its share yet?
+    pub fn takes_back(&self) -> bool {
+        self.parts().any(|part| matches!(part, Part::GiveBack { .. }))
     }
 
     /// Does this shard coordinate an operation of that request?

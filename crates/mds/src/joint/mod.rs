@@ -58,8 +58,8 @@ pub use self::gather::{Candidate, Seat, place};
 use self::job::Open;
 pub use self::job::{Ending, changed_inodes};
 pub use self::part::{
-    Answer, Arriving, ArrivingFile, ArrivingName, ArrivingObject, Move, Moved, NewDirectory,
-    NewFile, Part,
+    Answer, Arriving, ArrivingFile, ArrivingName, ArrivingObject, GivenBack, Move, Moved,
+    NewDirectory, NewFile, Part,
 };
 use self::peer::Peer;
 pub use self::peer::run;

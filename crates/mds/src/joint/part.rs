@@ -156,6 +156,22 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// Blocks of a zone that go back to the shard whose it is.
+    pub struct GivenBack {
+        /// That shard.
+        pub to: u8,
+        /// What the other one gives up.
+        pub runs: Vec<PagRun>,
+        /// What was lent to that by loans of which it has not heard.
+        pub unacknowledged: Vec<PagRun>,
+        /// The last loan of which it has heard, as it has said.
+        pub known: u32,
+        /// The last loan that was made: it enters none up to this number any more.
+        pub last: u32,
+    }
+}
+
 wire_enum! {
     /// A part.
     pub enum Part {
@@ -176,8 +192,9 @@ wire_enum! {
         TakeDirectory = 9 { it: Arriving, },
         /// A file comes from the coordinator. Its name is here. Answer `Done`.
         TakeFile = 10 { it: ArrivingFile, },
-        /// Gives free blocks of a zone back to the coordinator, which has lent them. Answer `Done`.
-        GiveBack = 11 { to: u8, pag: PagId, runs: Vec<PagRun>, },
+        /// Gives free blocks of a zone back to the coordinator, which has lent them: see
+        /// [`GivenBack`]. Answer `Done`.
+        GiveBack = 11 { pag: PagId, it: GivenBack, },
         /// As `TakeFile`, of a file that lies in an object.
         TakeObjectFile = 12 { it: ArrivingFile, object: ArrivingObject, },
         /// A new file of the coordinator gets its name here. Answer `Added`.
@@ -372,8 +389,8 @@ pub fn execute(
             move_file::take(cx, txn, it, Some(object))?;
             Ok(Answer::Done {})
         }
-        Part::GiveBack { to, pag, runs } => {
-            take_back::give(cx, txn, ShardId(*to), (*pag, runs))?;
+        Part::GiveBack { pag, it } => {
+            take_back::give(cx, txn, *pag, it)?;
             Ok(Answer::Done {})
         }
         Part::LoseName { ino, time } => change_names(cx, txn, *ino, *time, false),

@@ -76,7 +76,10 @@ impl Execution {
         if !self.server.joint.is_peer(to) || !self.session.speaks_for(to) {
             return Err(Fault::Protocol);
         }
-        let (zone, start, runs) = self.server.space.lend(to, sequence, blocks).await?;
+        let joint = &self.server.joint;
+        joint.none_goes_back(&self.server.runtime.env).await;
+        let lent = self.server.space.lend(to, (sequence, blocks), || joint.takes_back()).await;
+        let (zone, start, runs) = lent?;
         Ok(OpReply::Lent { zone, start, runs })
     }
 

@@ -30,8 +30,13 @@ impl Space {
     ///
     /// # Errors
     /// `NoSpace`: nothing can be lent. `Invalid`: it is neither the last loan nor the next one.
-    /// Those of the store.
-    pub async fn lend(&self, to: ShardId, sequence: u32, blocks: u64) -> Result<Lent, Fault> {
+    /// `Busy`: lent blocks go back just now (`goes_back`). Those of the store.
+    pub async fn lend(
+        &self,
+        to: ShardId,
+        (sequence, blocks): (u32, u64),
+        goes_back: impl Fn() -> bool,
+    ) -> Result<Lent, Fault> {
         let runtime = &self.runtime;
         let failed = |error: StoreError| {
             runtime.note_failure(&error, "lending space");
@@ -44,7 +49,11 @@ impl Space {
             return Err(Fault::NoSpace);
         }
         runtime.mfs.add_lent_space().await.map_err(failed)?;
-        let lent = runtime.mfs.run(Cost::STEP, |txn| txn.space().lend(to, sequence, blocks)).await;
+        let lent = runtime.mfs.run(Cost::STEP, |txn| match goes_back() {
+            true => Err(Fault::Busy.into()),
+            false => txn.space().lend(to, sequence, blocks),
+        });
+        let lent = lent.await;
         if let Err(StoreError::Fault(Fault::Invalid)) = &lent {
             runtime.log(&format!(
                 "the metadata server of shard {to} asks for loan {sequence}, which is neither the \
@@ -82,12 +91,14 @@ impl Space {
     /// blocks that are.
     ///
     /// # Errors
-    /// `Protocol`: the answer makes no sense. Those of the store.
+    /// `Protocol`: the answer makes no sense. `Busy`: lent blocks go back just now (`goes_back`).
+    /// Those of the store.
     pub async fn enter_loan(
         &self,
         from: ShardId,
         sequence: u32,
         (zone, start, runs): Lent,
+        goes_back: impl Fn() -> bool,
     ) -> Result<u64, Fault> {
         let runtime = &self.runtime;
         if runs.iter().any(|run| run.pag != zone.id) {
@@ -95,7 +106,11 @@ impl Space {
         }
         let runs = runs.into_iter().map(|run| (run.addr, run.len)).collect();
         let loan = Loan { zone: format_of(&zone, start), runs };
-        self.enter_other(&zone, |txn| txn.space().borrow(from, sequence, &loan)).await?;
+        let enter = |txn: &mut Txn<'_>| match goes_back() {
+            true => Err(Fault::Busy.into()),
+            false => txn.space().borrow(from, sequence, &loan),
+        };
+        self.enter_other(&zone, enter).await?;
         let sum = loan.runs.iter().map(|(_, len)| len).sum();
         runtime.log(&format!(
             "the metadata server of shard {from} has lent {sum} blocks of its data zone {} \
@@ -147,6 +162,10 @@ impl Space {
         let entered = runtime.mfs.run(Cost::STEP, change).await;
         let (_, transno) = entered.map_err(|error| self.not_taken(error))?;
         runtime.wait_durable(transno).await.map_err(|error| self.not_taken(error))?;
+        if self.leaving().contains(&id) && self.is_in_service(id).await {
+            self.changed(id, mfs::PagUse::InService, transno);
+            self.placing.reset(id);
+        }
         // Another request may have entered it meanwhile.
         let found = found.filter(|_| is_unknown());
         let is_new = found.is_some();

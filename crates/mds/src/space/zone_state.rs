@@ -95,13 +95,19 @@ impl Space {
 
     /// A change of a zone's state is durable. Of two that wait at the same time, the later one may
     /// hear so first.
-    fn changed(&self, id: PagId, state: PagUse, transno: Transno) {
+    pub(super) fn changed(&self, id: PagId, state: PagUse, transno: Transno) {
         let mut states = self.states.borrow_mut();
         if states.get(&id).is_none_or(|(_, last)| *last < transno) {
             states.insert(id, (state, transno));
             drop(states);
             self.announce_zones();
         }
+    }
+
+    /// Is the zone in service, as the store says?
+    pub(super) async fn is_in_service(&self, id: PagId) -> bool {
+        let state = self.runtime.mfs.run(Cost::READ, |txn| txn.space().pag_use(id)).await;
+        state.is_ok_and(|(state, _)| state == PagUse::InService)
     }
 
     /// The zones whose devices are gone.

@@ -205,6 +205,15 @@ async fn set_state(bed: &Bed, shard: u8, state: u16) {
     assert!(text.contains("before"), "{text}");
 }
 
+/// Waits until no operation of several servers is open.
+async fn until_settled(bed: &Bed) {
+    let began = bed.env.now();
+    while (0..2).any(|shard| bed.joint(shard).open > 0) {
+        assert!(bed.env.now().since(began) < PATIENCE, "it stays open");
+        bed.env.sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// Borrows blocks of shard 0 for shard 1, of which some become free there. Returns these. The zone
 /// drains.
 async fn borrow_some(bed: &Bed, c: &Client) -> Vec<Block> {
@@ -252,6 +261,58 @@ fn lender_takes_back_what_is_free_there_and_lends_it_again() {
 }
 
 #[test]
+fn loan_that_was_not_heard_of_goes_back_and_never_comes() {
+    run(81, 2, Protocol::OnePhase, |bed| async move {
+        let c = bed.client("c").await;
+        let other = bed.server_session(0).await;
+        let (_, runs) = ask(&other, 1, 1).await.unwrap();
+        let blocks: u64 = runs.iter().map(|run| run.len).sum();
+        assert_eq!(lent(&bed).await, blocks);
+        set_state(&bed, 0, 1).await;
+        assert_eq!(c.take_back(1).await, Ok(OpReply::Done {}));
+        assert_eq!((lent(&bed).await, free(&bed, 0).await), (0, ZONE));
+        set_state(&bed, 0, 0).await;
+        bed.kill(1);
+        bed.start(1).await;
+        // The borrower asks for the loan after that.
+        let c = bed.client("late").await;
+        bed.env.sleep(Duration::from_secs(8)).await;
+        let mut all = BTreeSet::new();
+        assert_eq!(c.fill(&bed, 1, &mut all).await, 2 * ZONE - KEPT);
+        assert!(bed.logged("(loan 2)"));
+    });
+}
+
+#[test]
+fn loans_have_new_numbers_also_when_all_went_back() {
+    for protocol in Protocol::ALL {
+        run(82, 2, protocol, |bed| async move {
+            let c = bed.client("c").await;
+            for round in 1..4 {
+                let mut all = BTreeSet::new();
+                c.fill(&bed, 1, &mut all).await;
+                assert!(lent(&bed).await > 0, "{protocol:?} {round}");
+                c.give_up(1, &all.into_iter().collect::<Vec<_>>()).await;
+                set_state(&bed, 0, 1).await;
+                set_state(&bed, 1, 1).await;
+                while lent(&bed).await > 0 {
+                    assert_eq!(c.take_back(1).await, Ok(OpReply::Done {}));
+                }
+                assert_eq!((free(&bed, 0).await, free(&bed, 1).await), (ZONE, 0));
+                for shard in [0, 1] {
+                    bed.kill(shard);
+                    bed.start(shard).await;
+                    c.call_at(shard, Op::Statfs {}).await.unwrap();
+                }
+                until_settled(&bed).await;
+                // Only the lender hears that it is in service again.
+                set_state(&bed, 0, 0).await;
+            }
+        });
+    }
+}
+
+#[test]
 fn servers_that_are_killed_while_space_goes_back_lose_none() {
     for (seed, protocol) in (77..).zip(Protocol::ALL) {
         for victims in [&[0][..], &[1], &[0, 1]] {
@@ -275,12 +336,12 @@ fn servers_that_are_killed_while_space_goes_back_lose_none() {
                     }
                     // Its recovery ends when its client is there.
                     c.call_at(1, Op::Statfs {}).await.unwrap();
-                    let began = bed.env.now();
-                    while (0..2).any(|shard| bed.joint(shard).open > 0) {
-                        assert!(bed.env.now().since(began) < PATIENCE, "it stays open");
-                        bed.env.sleep(Duration::from_millis(50)).await;
-                    }
+                    until_settled(&bed).await;
                     assert_eq!(free(&bed, 0).await, sum, "{protocol:?} {victims:?} {after}");
+                    // Loans go on.
+                    set_state(&bed, 0, 0).await;
+                    set_state(&bed, 1, 0).await;
+                    c.fill(&bed, 1, &mut BTreeSet::new()).await;
                 });
             }
         }

@@ -24,8 +24,8 @@
 //! - a dump of a file system with object targets has them in its head, and of a file that lies in
 //!   an object its record. The load enters the targets, so it finds the same objects there: who
 //!   loads into a file system of another UUID has to give that to the targets, too;
-//! - a dump of a file system with the feature `inline-data` has version 2, with inline data, and
-//!   loads only into a file system with the feature; every other has version 1;
+//! - a dump of a file system with the feature `inline-data` has inline data, and loads only into a
+//!   file system with the feature;
 //! - inode numbers are new after a load. They lead to places, and a load is there to drop the old
 //!   places (chunks with gaps of removed and moved inodes). Nothing that knows the numbers outlives
 //!   an unmount;

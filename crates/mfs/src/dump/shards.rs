@@ -8,7 +8,6 @@ use types::{Ino, ShardId};
 
 use super::{Dump, DumpError, PAGE};
 use crate::format::outside::Outside;
-use engine::cost::Cost;
 
 impl Dump<'_> {
     /// The number of a source in the dump.
@@ -20,11 +19,17 @@ impl Dump<'_> {
     }
 
     /// The source that has an inode, as a name of the source `at` leads there; `None`: none has it.
-    pub(super) async fn home(&self, at: usize, ino: Ino) -> Result<Option<usize>, DumpError> {
+    pub(super) async fn home(&mut self, at: usize, ino: Ino) -> Result<Option<usize>, DumpError> {
         let mut asked = at;
         for _ in 0..=self.sources.len() {
             let mfs = self.sources[asked].mfs;
-            let (home, _) = mfs.run(Cost::READ, |txn| txn.names().home(ino)).await?;
+            let home = match self.read(asked, |txn| txn.names().home(ino)).await? {
+                Ok(home) => home,
+                Err(damage) => {
+                    self.report_damage(format!("which server has inode {ino}: {damage}"));
+                    return Ok(None);
+                }
+            };
             if home == mfs.superblock().shard {
                 return Ok(Some(asked));
             }

@@ -36,9 +36,9 @@
 //! |---|---|
 //! | 0 | a slice of a shared device |
 //! | 1 | an object storage target, with the feature `object-files`. Its UUID is that of its device, too, and start, free and freed are 0: the other trees have no blocks of it. The setting (11) 2^31 + its number has its address |
-//! | 2 | a slice of a shared device that is another shard's, with the feature `lent-space` |
+//! | 2 | a slice of a shared device that is another shard's, with the feature `lent-space`. Once blocks of a loan have gone back, the setting (11) 3 · 2^29 + a shard has the number of the last loan to it, 4 bytes, and the setting 256 later that of the last one from it |
 //!
-//! A shard lends free blocks of its PAGs to others, and they stay with these. What it has lent is
+//! A shard lends free blocks of its PAGs to others, until their zone drains. What it has lent is
 //! in its tree `lent`, each run with the shard that has it. That shard has the PAG as one of kind
 //! 2, and in its own tree `lent` the same runs, each with the shard that has lent it. The runs that
 //! one shard gets from another at once have one sequence number: 1, 2 and so on between these two.

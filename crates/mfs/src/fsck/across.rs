@@ -75,6 +75,8 @@ pub struct Loans {
     pub given: LentRuns,
     /// What it has of others.
     pub had: LentRuns,
+    /// The last loan of each that it has had, as far as it has kept that.
+    pub last_had: BTreeMap<ShardId, u32>,
 }
 
 /// A point in which two shards do not agree.
@@ -370,7 +372,11 @@ pub fn across(
     }
     for (lender, borrower) in shards.iter().flat_map(|one| shards.iter().map(move |it| (one, it))) {
         let of_them = |id: &TxnId| [lender.shard, borrower.shard].contains(&id.coordinator);
-        compare_loans((lender, borrower), !open.keys().any(of_them), &mut out);
+        let is_settled = !open.keys().any(of_them);
+        // An operation that concerns no inode takes lent blocks back.
+        let goes_back = |(id, inodes): (&TxnId, &BTreeSet<Ino>)| of_them(id) && inodes.is_empty();
+        let stays = !open.iter().any(goes_back);
+        compare_loans((lender, borrower), (is_settled, stays), &mut out);
     }
     // An entry stays when its inode is removed, on all of the way.
     let all = shards.iter().flat_map(|it| it.homes.iter().map(|(&ino, &to)| (it.shard, ino, to)));
@@ -425,11 +431,11 @@ fn home(shards: &[ShardNames], ino: Ino) -> ShardId {
 }
 
 /// Compares what one shard has lent to another with what that has of it. The borrower may not have
-/// entered the last loan yet. Unless all that the two agree on is `settled`, a file may be on its
-/// way with its blocks.
+/// entered the last loan yet. Unless all that the two agree on is settled, a file may be on its way
+/// with its blocks; and unless what was lent stays, so may blocks of loans.
 fn compare_loans(
     (lender, borrower): (&ShardNames, &ShardNames),
-    settled: bool,
+    (is_settled, stays): (bool, bool),
     out: &mut BTreeSet<Disagreement>,
 ) {
     let of = |runs: &LentRuns, other: ShardId| -> LentRuns {
@@ -438,7 +444,8 @@ fn compare_loans(
     };
     let given = of(&lender.loans.given, borrower.shard);
     let had = of(&borrower.loans.had, lender.shard);
-    let last = had.values().map(|(_, sequence)| *sequence).max().unwrap_or(0);
+    let kept = borrower.loans.last_had.get(&lender.shard).copied().unwrap_or(0);
+    let last = had.values().map(|(_, sequence)| *sequence).max().unwrap_or(0).max(kept);
     let blocks = |pag, start, blocks| LentBlocks {
         lender: lender.shard,
         borrower: borrower.shard,
@@ -448,13 +455,13 @@ fn compare_loans(
     };
     for (&(_, pag, start), &run) in &given {
         let is_had = had.get(&(lender.shard, pag, start)) == Some(&run);
-        let on_its_way = run.1 == GIVEN && !settled;
+        let on_its_way = run.1 == GIVEN && !is_settled || !stays;
         if !is_had && !on_its_way && run.1 != last.saturating_add(1) {
             out.insert(Disagreement::NotBorrowed(blocks(pag, start, run.0)));
         }
     }
     for (&(_, pag, start), &run) in &had {
-        let on_its_way = run.1 == GIVEN && !settled;
+        let on_its_way = run.1 == GIVEN && !is_settled || !stays;
         if !on_its_way && given.get(&(borrower.shard, pag, start)) != Some(&run) {
             out.insert(Disagreement::NotLent(blocks(pag, start, run.0)));
         }
@@ -649,6 +656,10 @@ mod tests {
         assert_eq!(found(&both[..2], &both[..1]), lost, "a part of the last one");
         assert_eq!(found(&both, &[]), [Disagreement::NotBorrowed(blocks(20, 7))]);
         assert_eq!(found(&both[..2], &both), [Disagreement::NotLent(blocks(20, 7))]);
+        // Nothing is left of what the borrower had.
+        let mut kept = with_loans(&both[2..], &[]);
+        kept[1].loans.last_had = BTreeMap::from([(ShardId(0), 1)]);
+        assert_eq!(across(&kept, &BTreeMap::new()), BTreeSet::new());
         let longer = [(1, 6, 1)];
         let wanted = [Disagreement::NotLent(blocks(1, 6)), Disagreement::NotBorrowed(blocks(1, 5))];
         assert_eq!(found(&both[..1], &longer), wanted);
@@ -661,16 +672,19 @@ mod tests {
     #[test]
     fn blocks_of_a_file_on_its_way_are_excused_and_others_are_not() {
         let (file, all) = ([(1, 5, GIVEN)], [(1, 5, GIVEN), (9, 2, 1)]);
-        let open = BTreeMap::from([(
-            TxnId { coordinator: ShardId(0), epoch: Epoch(1), number: 1 },
-            BTreeSet::new(),
-        )]);
+        let id = TxnId { coordinator: ShardId(0), epoch: Epoch(1), number: 1 };
+        let open = BTreeMap::from([(id, BTreeSet::from([ino(0, 5)]))]);
         for (given, had) in [(&file[..], &[][..]), (&[], &file)] {
             assert_eq!(across(&with_loans(given, had), &open), BTreeSet::new());
             assert_eq!(across(&with_loans(given, had), &BTreeMap::new()).len(), 1);
         }
         assert_eq!(across(&with_loans(&all, &all), &BTreeMap::new()), BTreeSet::new());
         assert_eq!(across(&with_loans(&all[..1], &all), &open).len(), 1, "a loan");
+        // Of no inode: lent blocks go back.
+        let back = BTreeMap::from([(id, BTreeSet::new())]);
+        for (given, had) in [(&all[..1], &all[..]), (&all, &all[..1])] {
+            assert_eq!(across(&with_loans(given, had), &back), BTreeSet::new());
+        }
     }
 
     #[test]

@@ -33,6 +33,15 @@ impl Check {
             }
         })
         .await?;
+        if self.features.has(Feature::LENT_SPACE) {
+            let own = self.shard;
+            for other in (0..=u8::MAX).map(ShardId).filter(|other| *other != own) {
+                let last = self.read(|txn| txn.space().kept_of(other)).await?;
+                if let Some(last) = last.filter(|last| *last > 0) {
+                    self.report.shard.loans.last_had.insert(other, last);
+                }
+            }
+        }
         // A tree that has lost something may have lost its entry of zeros, too.
         let is_unused = is_whole && runs.is_empty();
         let mut borrowed = BTreeMap::<PagId, Vec<(u64, u64)>>::new();

@@ -4,8 +4,9 @@
 //! Invariants:
 //! - what is lent is in no other tree of the lender, and it is in a tree of the borrower from its
 //!   entry on: there it is free, in a pool, mapped or freed as blocks of the borrower's own zones;
-//! - the loans between two shards are numbered from 1 on. The lender has the last one or the
-//!   borrower has all: a loan that the borrower asks for again is the same one;
+//! - the loans between two shards are numbered from 1 on, and no number comes twice: each side
+//!   keeps the last one as a setting before it forgets blocks of a loan. The lender has one loan
+//!   more than the borrower, or as many: a loan that the borrower asks for again is the same one;
 //! - a lender keeps an eighth of each zone, and lends nothing that it has borrowed.
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use types::{Fault, PagBlock, PagId, ShardId};
 use super::pags::PagState;
 use super::view::Space;
 use crate::format::space::{
-    LentRun, PagFormat, PagRecord, RUN_KEY, ZoneKind, decode_run_key, pag_key, run_key,
+    LentRun, PagFormat, PagRecord, PagUse, RUN_KEY, ZoneKind, decode_run_key, pag_key, run_key,
 };
 use crate::handle::Mfs;
 use crate::trees::{LENT, PAGS, insert_zero_entry_of_loans};
@@ -30,6 +31,10 @@ pub const LOAN_RUNS: usize = 8;
 const LOAN_BLOCKS: u64 = (64 << 20) / BLOCK_U64;
 /// A lender keeps one part in so many of a zone.
 const KEPT: u64 = 8;
+/// The setting with the last loan to a shard is this and its number, 4 bytes, little-endian.
+const LAST_MADE: u32 = 3 << 29;
+/// The same with the last loan that this shard has had from another one.
+const LAST_HAD: u32 = LAST_MADE + (1 << 8);
 /// A loan is at most one part in so many of what is free there.
 const SHARE: u64 = 4;
 
@@ -40,6 +45,12 @@ pub struct Loan {
     pub zone: PagFormat,
     /// First block and length of each run, in order.
     pub runs: Vec<(PagBlock, u64)>,
+}
+
+/// The setting with the last loan to (own zones) or from (borrowed ones) a shard.
+fn last_key(with: ShardId, kind: ZoneKind) -> u32 {
+    let first = if kind == ZoneKind::Borrowed { LAST_HAD } else { LAST_MADE };
+    first + u32::from(with.0)
 }
 
 /// Blocks of a zone that can be lent now.
@@ -121,12 +132,13 @@ impl Space<'_, '_> {
                 runs.push((start, lent.len));
             }
         }
-        let pag = pags.iter().find(|pag| Some(pag.id) == id).ok_or(Stop::Fault(Fault::Corrupt))?;
+        let pag = pags.iter().find(|pag| Some(pag.id) == id).ok_or(Stop::Fault(Fault::Invalid))?;
         Ok((Loan { zone: pag.zone(), runs }, pag.state.grants()))
     }
 
-    /// Enters what the shard `from` has lent: the runs become free here. Does nothing if the loan
-    /// is entered already.
+    /// Enters what the shard `from` has lent: the runs become free here. A zone that drains here is
+    /// in service again, as it is there. Does nothing if the loan is entered already, or was given
+    /// back unacknowledged.
     ///
     /// # Errors
     /// `Invalid`: it is not the next loan, or cannot be; the number is another zone's; or the file
@@ -147,6 +159,9 @@ impl Space<'_, '_> {
             return invalid;
         }
         self.enter_zone(&pags, zone)?;
+        if self.pag_use(zone.id)?.is_leaving() {
+            self.set_pag_use(zone.id, PagUse::InService)?;
+        }
         for &(start, len) in &loan.runs {
             let end = start.0.checked_add(len).filter(|&end| end <= zone.blocks);
             let Some(end) = end.filter(|_| start.0 > 0 && len > 0) else { return invalid };
@@ -218,12 +233,52 @@ impl Space<'_, '_> {
         Ok(out)
     }
 
-    /// The highest sequence of loans with this shard in zones of this kind; 0: there is none.
-    fn last_loan(&self, pags: &[PagState], with: ShardId, kind: ZoneKind) -> Result<u32, Stop> {
+    /// The last loan of the shard `from` that this one has had; 0: it has had none.
+    ///
+    /// # Errors
+    /// `Stop` of the blocks read.
+    pub fn last_had(&mut self, from: ShardId) -> Result<u32, Stop> {
+        let pags = self.pags()?;
+        self.last_loan(&pags, from, ZoneKind::Borrowed)
+    }
+
+    /// The last loan of the shard `from` of which this one has kept the number, 0 if none.
+    pub(crate) fn kept_of(&mut self, from: ShardId) -> Result<u32, Stop> {
+        self.kept_loan(from, ZoneKind::Borrowed)
+    }
+
+    /// The last loan of this shard to another one; 0: it has made none.
+    pub(super) fn last_made(&mut self, to: ShardId) -> Result<u32, Stop> {
+        let pags = self.pags()?;
+        self.last_loan(&pags, to, ZoneKind::Blocks)
+    }
+
+    /// The last of the loans with this shard in zones of this kind; 0: there was none.
+    fn last_loan(&mut self, pags: &[PagState], with: ShardId, kind: ZoneKind) -> Result<u32, Stop> {
         let of_kind = |id: PagId| pags.iter().any(|pag| pag.id == id && pag.kind == kind);
         let lent = self.lent()?.into_iter();
         let meant = lent.filter(|(pag, _, lent)| lent.shard == with && of_kind(*pag));
-        Ok(meant.map(|(_, _, lent)| lent.sequence).max().unwrap_or(0))
+        let last = meant.map(|(_, _, lent)| lent.sequence).max().unwrap_or(0);
+        Ok(last.max(self.kept_loan(with, kind)?))
+    }
+
+    fn kept_loan(&mut self, with: ShardId, kind: ZoneKind) -> Result<u32, Stop> {
+        let kept = self.txn.setting(last_key(with, kind))?;
+        let bytes = kept.and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+        Ok(bytes.map_or(0, u32::from_le_bytes))
+    }
+
+    /// Keeps the number of the last loan, whatever becomes of its blocks.
+    pub(super) fn keep_last_loan(
+        &mut self,
+        with: ShardId,
+        kind: ZoneKind,
+        last: u32,
+    ) -> Result<(), Stop> {
+        match self.kept_loan(with, kind)? < last {
+            true => self.txn.set_setting(last_key(with, kind), &last.to_le_bytes()),
+            false => Ok(()),
+        }
     }
 
     /// The run that is lent to or by this shard and has all blocks of `[start, end)`.

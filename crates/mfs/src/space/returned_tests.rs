@@ -45,7 +45,8 @@ fn what_is_free_of_all_loans_can_go_back_run_by_run() {
     take(&mfs, (12, 3));
     take(&mfs, (28, 4));
     assert_eq!(free(&mfs), [(10, 2), (15, 13), (32, 13), (50, 30)]);
-    run(&mfs, |txn| txn.space().give_back(OTHER, ZONE, &[(PagBlock(15), 13), (PagBlock(50), 9)]));
+    let back = [(PagBlock(15), 13), (PagBlock(50), 9)];
+    run(&mfs, |txn| txn.space().give_back(OTHER, (ZONE, &back), (2, 2)));
     assert_eq!(free(&mfs), [(10, 2), (32, 13), (59, 21)]);
     let lent: Vec<_> = run(&mfs, |txn| txn.space().lent());
     let lent: Vec<_> =
@@ -59,8 +60,10 @@ fn what_is_in_use_or_of_another_shard_stays() {
     let mfs = borrower();
     take(&mfs, (12, 3));
     let try_back = |to, run: (u64, u64)| {
-        let body =
-            |txn: &mut crate::Txn<'_>| txn.space().give_back(to, ZONE, &[(PagBlock(run.0), run.1)]);
+        let body = |txn: &mut crate::Txn<'_>| {
+            let known = txn.space().last_had(to)?;
+            txn.space().give_back(to, (ZONE, &[(PagBlock(run.0), run.1)]), (known, known))
+        };
         match now(mfs.run(Cost::STEP, body)) {
             Err(StoreError::Fault(fault)) => fault,
             other => panic!("{other:?}"),

@@ -1,8 +1,8 @@
 //! OWNER and WRITER, of the data devices: only the owner of a block writes it.
 //!
 //! Every write of a client is checked when it is submitted and when it reaches the device. By the
-//! count of the running server at that moment, which may have got the blocks of another one, each of
-//! its blocks must be one of these:
+//! count of the running server at that moment, which may have got the blocks of another one, each
+//! of its blocks must be one of these:
 //! - a block in the pool of a client of that run of its host, in quarantine or not. A process that
 //!   was evicted has been several clients;
 //! - a block of a file that such a client may write there: under `DATA_X`, or with an exclusive
