@@ -9,7 +9,7 @@ use env::{DriverKind, Env};
 use proto::mds::{Mds, Op, OpReply, Principal};
 use serde_json::{Value, json};
 use session::client::{ReadClientKeys, ToolError, ask_server};
-use types::{Duration, Fault, ServerId};
+use types::{Duration, Fault, ServerId, ShardId};
 
 use crate::control::{self, Ask, of_mds};
 use crate::exit::{Failure, Status};
@@ -216,6 +216,13 @@ pub struct Server {
     pub number: Option<u16>,
     /// The file system at this server alone, or at all addresses of the only one.
     pub source: Source,
+}
+
+impl Server {
+    /// The shard that it serves, if there are several.
+    pub fn shard(&self) -> Option<ShardId> {
+        self.number.and_then(|number| u8::try_from(number).ok()).map(ShardId)
+    }
 }
 
 /// The metadata servers of `source`, as the first one says that answers.

@@ -54,8 +54,8 @@ pub struct Zone {
     pub state: String,
     /// It is an object target.
     pub is_target: bool,
-    /// The shard of the server that has lent blocks of it.
-    pub lender: Option<ShardId>,
+    /// It is another server's, which has lent blocks of it.
+    pub is_borrowed: bool,
     /// All blocks that the server has.
     pub blocks: u64,
     /// Blocks that belong to nobody.
@@ -64,6 +64,8 @@ pub struct Zone {
     pub freed: u64,
     /// Clients with blocks of it in their pools, and how many.
     pub pools: Vec<(u64, u64)>,
+    /// Blocks of it that other servers have.
+    pub lent: u64,
 }
 
 impl Zone {
@@ -81,12 +83,12 @@ impl Zone {
         let pool = |pool: &Value| (number(&pool["client"]), number(&pool["blocks"]));
         let is_borrowed = text(&zone["kind"]) == "borrowed";
         let lent: u64 = list(&zone["lent"]).map(|lent| number(&lent["blocks"])).sum();
-        let lender = list(&zone["lent"]).next().map(|lent| ShardId(number(&lent["shard"]) as u8));
         Zone {
             id: PagId(number(&zone["id"]) as u16),
             state: text(&zone["state"]).to_owned(),
             is_target: text(&zone["kind"]) == "target",
-            lender: lender.filter(|_| is_borrowed),
+            is_borrowed,
+            lent: if is_borrowed { 0 } else { lent },
             // What others have is nothing that could move.
             blocks: match is_borrowed {
                 true => lent,
@@ -332,8 +334,9 @@ impl Mover {
     /// Has the server of `owner` take back what is free of its zone at the server of `from`.
     pub async fn take_back(&self, owner: ShardId, zone: PagId, from: ShardId) -> Next {
         match self.client.take_back(owner, zone, from).await {
-            // One of the two is away, or something was granted just now.
-            Ok(()) | Err(Fault::Busy) => Ok(()),
+            // One of the two is away, or something was granted just now; or the zone does not drain
+            // any more, as the next look tells.
+            Ok(()) | Err(Fault::Busy | Fault::NotPermitted) => Ok(()),
             Err(fault) => Err(self.failed("giving lent blocks back", fault)),
         }
     }

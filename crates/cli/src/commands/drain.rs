@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// How the move ended.
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 struct Report {
     version: u32,
     source: String,
@@ -45,16 +45,19 @@ struct Report {
 /// is last.
 pub fn run(args: &PagDrainArgs, servers: &[Option<ShardId>]) -> Ended {
     let (mut moved, mut end) = ((0, 0), Ok(()));
-    let mut last = None;
+    let (mut last, owner) = (None, servers.last().copied().flatten());
     for shard in servers {
         if end.is_ok() && !asked_to_stop() {
-            let (report, ended) = drain_at(args, *shard)?;
+            let (report, ended) = drain_at(args, *shard, owner)?;
             moved = (moved.0 + report.files, moved.1 + report.bytes_moved);
             last = Some(Report { files: moved.0, bytes_moved: moved.1, ..report });
             end = ended;
         }
     }
-    let Some(report) = last else { return Err(unknown(PagId(args.pag))) };
+    let Some(report) = last else {
+        let text = format!("data zone {} drains; the same command moves its files", args.pag);
+        return Err(Failure::new(Status::Partial, "RB-DRAIN-STOPPED", text));
+    };
     output::print_report(args.output, &report, |report| {
         let moved = human_size(report.bytes_moved);
         let (files, pag) = (report.files, report.pag);
@@ -68,6 +71,7 @@ pub fn run(args: &PagDrainArgs, servers: &[Option<ShardId>]) -> Ended {
 fn drain_at(
     args: &PagDrainArgs,
     shard: Option<ShardId>,
+    owner: Option<ShardId>,
 ) -> Result<(Report, Result<(), Failure>), Failure> {
     let source = target::source_or_only(args.target.as_ref())?;
     let id = PagId(args.pag);
@@ -80,7 +84,19 @@ fn drain_at(
     };
     let name = source.to_string();
     mover::run(&order, async move |mover| {
-        let end = drain(mover, id, shard).await;
+        let lender = owner.zip(shard).filter(|(owner, shard)| owner != shard);
+        if let Some((owner, borrower)) = lender {
+            // What was lent, and was not heard of.
+            mover.take_back(owner, id, borrower).await?;
+            mover.look().await?;
+            if mover.zone(id).is_none() {
+                return Ok((
+                    Report { version: 1, source: name, pag: id.0, ..Report::default() },
+                    Ok(()),
+                ));
+            }
+        }
+        let end = drain(mover, id, lender).await;
         mover.print_stayed();
         if !end.as_ref().is_err_and(|end| end.code == Status::Unreachable as u8) {
             mover.look().await?;
@@ -100,7 +116,7 @@ pub fn target_left(id: PagId) -> Failure {
 }
 
 fn report(mover: &Mover, zone: &Zone, source: String) -> Report {
-    let is_empty = zone.free == zone.blocks;
+    let is_empty = zone.free == zone.blocks && zone.lent == 0;
     Report {
         version: 1,
         source,
@@ -126,7 +142,11 @@ fn drains(mover: &Mover, id: PagId) -> bool {
     mover.zone(id).is_some_and(|zone| zone.state == PagUse::Draining.name())
 }
 
-async fn drain(mover: &mut Mover, id: PagId, at: Option<ShardId>) -> Result<(), Failure> {
+async fn drain(
+    mover: &mut Mover,
+    id: PagId,
+    lender: Option<(ShardId, ShardId)>,
+) -> Result<(), Failure> {
     mover.look().await?;
     let before = mover.zone(id).ok_or_else(|| unknown(id))?.clone();
     if before.state == PagUse::Lost.name() {
@@ -155,10 +175,10 @@ async fn drain(mover: &mut Mover, id: PagId, at: Option<ShardId>) -> Result<(), 
         pass(mover, id).await?;
         mover.look().await?;
         let mut zone = mover.zone(id).ok_or_else(|| unknown(id))?.clone();
-        if let (Some(lender), Some(borrower)) = (zone.lender, at) {
-            zone = give_back(mover, zone, (lender, borrower)).await?;
+        if let Some(both) = lender {
+            zone = give_back(mover, zone, both).await?;
         }
-        if zone.free == zone.blocks {
+        if zone.free == zone.blocks && zone.lent == 0 {
             return Ok(());
         }
         if !drains(mover, id) {
@@ -170,7 +190,7 @@ async fn drain(mover: &mut Mover, id: PagId, at: Option<ShardId>) -> Result<(), 
             return Err(Failure::new(Status::Partial, "RB-DRAIN-STOPPED", text));
         }
         // What changes without this command ends without it, too.
-        let now = Some((zone.in_files(), zone.freed, zone.pools.clone()));
+        let now = Some((zone.in_files(), zone.freed, zone.pools.clone(), zone.lent));
         if mover.blocks > moved || now != seen {
             (seen, since) = (now, mover.env.now());
         }
@@ -262,6 +282,7 @@ fn left(mover: &Mover, zone: &Zone) -> String {
         let name = mover.clients.get(client).map_or("", String::as_str);
         say(*blocks, format!("in the pool of client {client} ({name})"));
     }
+    say(zone.lent, "lent to other metadata servers".into());
     say(zone.freed, "given up by files, until the server knows that nobody can write there".into());
     format!("data zone {} still has {}", zone.id, parts.join(", "))
 }

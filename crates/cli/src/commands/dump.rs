@@ -30,7 +30,7 @@ pub fn dump(args: &DumpArgs) -> Ended {
     run(clusters, |env, clusters| async move {
         let (mut stores, mut paths) = (Vec::new(), Vec::new());
         for cluster in &clusters {
-            stores.push(open(&env, cluster).await?);
+            stores.push(open(&env, cluster, clusters.len()).await?);
             paths.push(cluster.zone_paths());
         }
         if let [mfs] = &stores[..] {
@@ -158,7 +158,8 @@ pub fn load(args: &LoadArgs) -> Ended {
             all.push(disks(&env, cluster, true).await?);
         }
         let cache = clusters.iter().map(|cluster| cluster.cache).min().unwrap_or(0);
-        let options = OpenOptions { cache_bytes: cache as usize, ..OpenOptions::default() };
+        let cache_bytes = cache as usize / clusters.len();
+        let options = OpenOptions { cache_bytes, ..OpenOptions::default() };
         let mut input = BufReader::with_capacity(BUFFER, std::io::stdin().lock());
         let loaded = mfs::dump::load_onto(&env, &all, options, &mut input).await;
         let loaded = loaded.map_err(|error| failed(error.to_string()))?;
@@ -189,9 +190,10 @@ async fn disks(env: &Env, cluster: &Cluster, write: bool) -> Result<MetadataDisk
     opened.map_err(|error| failed(open_error(&error, "stop its server first")))
 }
 
-async fn open(env: &Env, cluster: &Cluster) -> Result<Mfs, Failure> {
+/// Opens the metadata of one of so many servers, which share the cache.
+async fn open(env: &Env, cluster: &Cluster, servers: usize) -> Result<Mfs, Failure> {
     let disks = disks(env, cluster, false).await?;
-    let cache_bytes = cluster.cache as usize;
+    let cache_bytes = cluster.cache as usize / servers.max(1);
     // Reports what is damaged, and dumps everything else.
     let options =
         OpenOptions { cache_bytes, read_only: true, repair: true, ..OpenOptions::default() };

@@ -1,6 +1,6 @@
 //! `redbud pag`: the data zones of a file system that is served.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bench::report::Columns;
 use mfs::PagUse;
@@ -8,9 +8,9 @@ use proto::mds::{Op, OpReply};
 use proto::wire::Appended;
 use serde::Serialize;
 use serde_json::Value;
+use types::PagId;
 use types::limits::{BLOCK_U64, PAGS_MAX};
 use types::units::human_size;
-use types::{PagId, ShardId};
 
 use crate::address::{OST_PORT, check_address_or};
 use crate::admin::Server;
@@ -162,22 +162,11 @@ fn add(args: &PagAddArgs) -> Ended {
 }
 
 /// The server that gets a new device, and the device's number if there are several: none of them
-/// knows the zones of the others.
+/// knows the zones of the others. Each has numbers of its own, so two devices that are added at
+/// once never have one.
 fn owner_of_new(source: &Source, asked: Option<u16>) -> Result<(Server, Option<PagId>), Failure> {
     let servers = admin::servers(source)?;
     let count = servers.len();
-    let mut taken = BTreeSet::new();
-    if count > 1 {
-        for server in &servers {
-            taken.extend(zones_of(server)?.into_iter().map(|zone| zone.pag));
-        }
-    }
-    let number = match count {
-        1 => None,
-        _ => Some(new_number(&taken).ok_or_else(|| {
-            refused(format!("the file system has {PAGS_MAX} data zones: there is no room"))
-        })?),
-    };
     let last = count - 1;
     let at = match (asked, count) {
         (Some(at), _) => usize::from(at),
@@ -190,11 +179,24 @@ fn owner_of_new(source: &Source, asked: Option<u16>) -> Result<(Server, Option<P
             return Err(Failure::usage(text));
         }
     };
+    let mut taken = BTreeSet::new();
+    if count > 1 {
+        for server in &servers {
+            taken.extend(zones_of(server)?.into_iter().map(|zone| zone.pag));
+        }
+    }
     let found = servers.into_iter().nth(at);
     let owner = found.ok_or_else(|| {
         Failure::usage(format!("{source}: there is no server {at}: they are 0 to {last}"))
     })?;
-    Ok((owner, number))
+    if count == 1 {
+        return Ok((owner, None));
+    }
+    let is_its = |id: &u64| *id as usize % count == at && !taken.contains(id);
+    let number = (0..PAGS_MAX as u64).find(is_its).ok_or_else(|| {
+        refused(format!("{source}: server {at} has no number left for a data zone"))
+    })?;
+    Ok((owner, Some(PagId(number as u16))))
 }
 
 /// Adds an object target: its address is kept in the metadata, so nothing is to be written down.
@@ -317,7 +319,12 @@ fn zones_of(server: &Server) -> Result<Vec<Zone>, Failure> {
 fn list_all(args: &PagListArgs) -> Ended {
     let source = target::source_or_only(args.target.as_ref())?;
     let mut pags = zones(&source)?;
-    pags.retain(|zone| !zone.is_borrowed || zone.lent_by.is_some());
+    let leaves = |zone: &Zone| zone.state != PagUse::InService.name();
+    let owners: BTreeMap<u64, bool> =
+        pags.iter().filter(|zone| !zone.is_borrowed).map(|zone| (zone.pag, leaves(zone))).collect();
+    // One of which nothing is lent any more matters if its state is another one there.
+    let is_as_owner = |zone: &Zone| owners.get(&zone.pag) == Some(&leaves(zone));
+    pags.retain(|zone| !zone.is_borrowed || zone.lent_by.is_some() || !is_as_owner(zone));
     let report = Zones { version: 1, source: source.to_string(), pags };
     output::print_report(args.output, &report, |report| {
         let head = ["pag", "state", "size", "free", "freed", "in pools", "server", "device"];
@@ -402,23 +409,30 @@ fn drain_out(args: &PagDrainArgs) -> Ended {
         return drain::run(args, &[None]);
     }
     let id = PagId(args.pag);
-    let (mut at, mut owner, mut borrowers, mut is_target) = (Vec::new(), None, Vec::new(), false);
-    for server in all {
-        let found = zones_of(&server)?.into_iter().find(|zone| zone.pag == u64::from(id.0));
-        let Some(zone) = found else { continue };
-        let shard = server.number.and_then(|number| u8::try_from(number).ok()).map(ShardId);
-        match zone.is_borrowed {
-            true => borrowers.push(shard),
-            false => is_target |= owner.replace(shard).is_some() || zone.device.starts_with(OST),
+    let of_it = |server: &Server| -> Result<Option<Zone>, Failure> {
+        Ok(zones_of(server)?.into_iter().find(|zone| zone.pag == u64::from(id.0)))
+    };
+    let mut owners = Vec::new();
+    for server in &all {
+        if let Some(zone) = of_it(server)?.filter(|zone| !zone.is_borrowed) {
+            begin_drain(&server.source, id)?;
+            owners.push((server.shard(), zone.device.starts_with(OST)));
         }
-        at.push(server.source);
     }
-    let Some(owner) = owner else { return Err(drain::unknown(id)) };
-    at.iter().try_for_each(|server| begin_drain(server, id))?;
-    match is_target {
-        true => Err(drain::target_left(id)),
-        false => drain::run(args, &[&borrowers[..], &[owner]].concat()),
+    let Some(&(owner, is_target)) = owners.first() else { return Err(drain::unknown(id)) };
+    if is_target || owners.len() > 1 {
+        return Err(drain::target_left(id));
     }
+    // The owner lends nothing from here on, so no other server gets blocks of it.
+    let mut servers = Vec::new();
+    for server in all.iter().filter(|server| server.shard() != owner) {
+        if of_it(server)?.is_some() {
+            begin_drain(&server.source, id)?;
+        }
+        servers.push(server.shard());
+    }
+    servers.push(owner);
+    drain::run(args, &servers)
 }
 
 /// Lets a zone drain that is in service, or whose drain is paused, at a metadata server.

@@ -34,6 +34,9 @@ struct Report {
 #[derive(Serialize)]
 struct Share {
     pag: u16,
+    /// The metadata server whose zone it is, of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mds: Option<u8>,
     bytes: u64,
     bytes_in_files: u64,
 }
@@ -44,8 +47,7 @@ pub fn run(args: &RebalanceArgs) -> Ended {
     let servers = admin::servers(&source)?;
     let mut whole = Report { version: 1, source: source.to_string(), ..Report::default() };
     for server in &servers {
-        let shard = server.number.and_then(|number| u8::try_from(number).ok()).map(ShardId);
-        let part = rebalance_at(args, &source, shard)?;
+        let part = rebalance_at(args, &source, server.shard())?;
         whole.files += part.files;
         whole.bytes_moved += part.bytes_moved;
         whole.pags.extend(part.pags);
@@ -88,6 +90,7 @@ fn rebalance_at(
         mover.print_stayed();
         let share = |zone: &Zone| Share {
             pag: zone.id.0,
+            mds: shard.map(|shard| shard.0),
             bytes: zone.blocks * BLOCK_U64,
             bytes_in_files: zone.in_files() * BLOCK_U64,
         };
@@ -103,8 +106,8 @@ fn rebalance_at(
 
 fn serving(zones: &[Zone]) -> impl Iterator<Item = &Zone> {
     let serves = |zone: &&Zone| zone.state == PagUse::InService.name() && zone.blocks > 0;
-    // Nothing is moved to targets, or from them.
-    zones.iter().filter(|zone| !zone.is_target).filter(serves)
+    // Nothing is moved to targets and zones of other servers, or from them.
+    zones.iter().filter(|zone| !zone.is_target && !zone.is_borrowed).filter(serves)
 }
 
 /// What to move next: from which zone, how many blocks, and the zones that take nothing.
@@ -140,7 +143,8 @@ async fn rebalance(mover: &mut Mover) -> Result<(), Failure> {
     loop {
         mover.look().await?;
         let Some(plan) = plan(&mover.zones, &done) else { return Ok(()) };
-        mover.shun(plan.shunned.clone());
+        let borrowed = mover.zones.iter().filter(|zone| zone.is_borrowed).map(|zone| zone.id);
+        mover.shun(plan.shunned.iter().copied().chain(borrowed).collect());
         let before = mover.blocks;
         move_some(mover, &plan, &mut kept).await?;
         if asked_to_stop() {
@@ -196,8 +200,8 @@ mod tests {
     fn zone(id: u16, blocks: u64, in_files: u64) -> Zone {
         let (free, freed, pools) = (blocks - in_files - 12, 5, vec![(1, 4), (2, 3)]);
         let state = PagUse::InService.name().to_owned();
-        let (is_target, lender) = (false, None);
-        Zone { id: PagId(id), state, is_target, lender, blocks, free, freed, pools }
+        let (is_target, is_borrowed, lent) = (false, false, 0);
+        Zone { id: PagId(id), state, is_target, is_borrowed, blocks, free, freed, pools, lent }
     }
 
     #[test]
