@@ -230,7 +230,8 @@ impl Disagreement {
         (
             "SharedObject",
             "a file lies in an object that another server uses, too, destroys, or has not issued yet",
-            "the metadata of one of both servers are older: restore both from backups of one moment;              until then start neither",
+            "the metadata of one of both servers are older: restore both from backups of one moment; \
+             until then start neither",
         ),
     ];
 

@@ -21,7 +21,7 @@ fn borrower() -> Mfs {
     let zone = PagFormat::whole(ZONE, Uuid([9; 16]), 5000);
     for (sequence, runs) in [(1, vec![(10, 20), (50, 30)]), (2, vec![(30, 15)])] {
         let runs = runs.into_iter().map(|(start, len)| (PagBlock(start), len)).collect();
-        let loan = Loan { zone: zone.clone(), runs };
+        let loan = Loan { zone, runs };
         run(&mfs, |txn| txn.space().borrow(OTHER, sequence, &loan));
     }
     mfs
