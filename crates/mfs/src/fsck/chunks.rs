@@ -140,20 +140,20 @@ impl Check {
     }
 
     pub(super) async fn load_lists(&mut self) -> Result<(), StoreError> {
+        self.walk((ORPHANS, "orphans"), |check, key, _| {
+            let ino = Ino(u64::from_be_bytes(*key));
+            if ino != Ino::NONE {
+                check.tree.orphans.insert(ino);
+                check.own_number(ino, "in the list of orphans");
+            }
+        })
+        .await?;
         self.walk((MOVED, "moved inodes"), |check, key, value| {
             let ino = Ino(u64::from_be_bytes(*key));
             if ino != Ino::NONE {
                 check.own_number(ino, "in the list of moved inodes");
                 check.tree.note_moved(ino);
                 check.tree.moved.insert(ino, SlotPlace::unpack(u64::from_le_bytes(*value)));
-            }
-        })
-        .await?;
-        self.walk((ORPHANS, "orphans"), |check, key, _| {
-            let ino = Ino(u64::from_be_bytes(*key));
-            if ino != Ino::NONE {
-                check.own_number(ino, "in the list of orphans");
-                check.tree.orphans.insert(ino);
             }
         })
         .await

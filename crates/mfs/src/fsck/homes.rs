@@ -40,9 +40,12 @@ impl Check {
         self.report.shard.homes.get(&ino).copied().unwrap_or(ino.shard())
     }
 
-    /// May the inode lie here? What is left of one that went does so, until it is freed.
+    /// May the inode lie here? What is left of one that went does so, as an orphan, until it is
+    /// freed. No home is kept here of one that went back to the shard of its number.
     pub(super) fn may_be_here(&self, ino: Ino) -> bool {
-        ino.shard() == self.shard || self.report.shard.homes.contains_key(&ino)
+        let is_left =
+            self.features.has(Feature::MOVED_DIRECTORIES) && self.tree.orphans.contains(&ino);
+        ino.shard() == self.shard || self.report.shard.homes.contains_key(&ino) || is_left
     }
 
     /// Compares an inode of this shard with the tree of homes.

@@ -12,7 +12,13 @@ const CLIENT: ClientId = ClientId(5);
 const MAPPED: u64 = 12;
 
 /// Both sides of a move of a file; what was left is freed after it.
-async fn move_file((dir, text): (Ino, &str), ino: Ino, from: &Mfs, to: &Mfs) {
+async fn move_file(at: (Ino, &str), ino: Ino, from: &Mfs, to: &Mfs) {
+    move_and_leave(at, ino, from, to).await;
+    while !run(from, |txn| txn.names().free_inode_step(ino, 9)).await {}
+}
+
+/// Both sides of a move of a file; what was left stays.
+async fn move_and_leave((dir, text): (Ino, &str), ino: Ino, from: &Mfs, to: &Mfs) {
     let (here, there) = (from.superblock().shard, to.superblock().shard);
     let (it, zones) = run(from, |txn| txn.names().file_departure(ino, there)).await;
     run(from, |txn| txn.names().leave_file(&it, there)).await;
@@ -21,7 +27,32 @@ async fn move_file((dir, text): (Ino, &str), ino: Ino, from: &Mfs, to: &Mfs) {
         txn.names().arrive_file((dir, &name(text)), here, &it)
     })
     .await;
-    while !run(from, |txn| txn.names().free_inode_step(ino, 9)).await {}
+}
+
+#[test]
+fn what_is_left_of_a_file_is_sound_until_it_is_freed() {
+    with_two(async |zero, three| {
+        let (dir, files) = make_files(&zero).await;
+        move_directory(dir, &zero, &three).await;
+        let at = |text: &'static str| (dir, text);
+        for &(text, ino) in &files {
+            move_and_leave(at(text), ino, &zero, &three).await;
+        }
+        sound(&zero).await;
+        for &(_, ino) in &files {
+            while !run(&zero, |txn| txn.names().free_inode_step(ino, 9)).await {}
+        }
+        // Where it goes from has no note of its home then.
+        move_directory(dir, &three, &zero).await;
+        for &(text, ino) in &files {
+            move_and_leave(at(text), ino, &three, &zero).await;
+        }
+        sound(&three).await;
+        for &(_, ino) in &files {
+            while !run(&three, |txn| txn.names().free_inode_step(ino, 9)).await {}
+        }
+        both_are_sound(&zero, &three).await;
+    });
 }
 
 /// A directory with a file of segments, one of content in its block 0 and one block beyond, a long
