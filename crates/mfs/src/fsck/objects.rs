@@ -1,7 +1,7 @@
 //! Object files and their targets: records, numbers, and what targets have still to do.
 //!
 //! Invariant: nothing is destroyed, or said to be, for which a file is there. What other shards say
-//! is compared elsewhere ([`super::across`]).
+//! is compared elsewhere ([`super::across()`]).
 
 use std::collections::BTreeMap;
 
