@@ -215,8 +215,8 @@ impl Client {
             return Err(Fault::Unsupported);
         }
         let op = Op::CreateTmpfile {
-            // The root directory of the shard: the server of the file executes it.
-            dir: Ino(u64::from(of.shard().0) << 56 | Ino::ROOT.0),
+            // The root directory of the shard that has the file: its server executes it.
+            dir: Ino(u64::from(core.rpc.shard_of(of).0) << 56 | Ino::ROOT.0),
             node: NewNode::plain(FileKind::Regular, 0o600, 0),
             want: WANT_NEW,
             placement: Appended(Some(Bytes(placement))),

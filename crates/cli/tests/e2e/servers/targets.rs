@@ -235,6 +235,12 @@ fn files_follow_their_directory_with_their_objects() {
             file.sync_all().unwrap();
         }
     }
+    // It goes to blocks of its new server, and back to an object.
+    for to in ["blocks", "objects"] {
+        let said = success(redbud().args(["migrate", "--to", to]).arg(&kept[0]));
+        assert!(said.contains("moved"), "{said}");
+        assert!(fs::read(&kept[1]).unwrap() == content, "{to}");
+    }
     // Its former server starts again, with another epoch, and so does the new one. Targets that are
     // killed repeat what they lost.
     let load = Load::start(&dir);
