@@ -150,9 +150,14 @@ fn segments(path: &Path) -> Result<Vec<Segment>, Failure> {
     }
 }
 
-/// The metadata server that a file lives on: that of its number.
-fn server_of(metadata: &std::fs::Metadata) -> u8 {
-    Ino(metadata.ino()).shard().0
+/// The attribute with the metadata server of a file or directory.
+const SERVER: &str = "user.redbud.mds";
+
+/// The metadata server that a file or directory lives on: as its mount says, or that of its number.
+fn server_of(path: &Path, metadata: &std::fs::Metadata) -> u8 {
+    let said = attribute(path, SERVER).ok().and_then(|value| String::from_utf8(value).ok());
+    let said = said.and_then(|text| text.parse().ok());
+    said.unwrap_or_else(|| Ino(metadata.ino()).shard().0)
 }
 
 /// The end of a line about what lives on a metadata server; server 0, which may be the only one, is
@@ -168,7 +173,7 @@ fn read(path: &Path) -> Result<FileLayout, Failure> {
     }
     let segments = segments(path)?;
     let allocated = metadata.blocks() * STAT_BLOCK;
-    let place = (path.display().to_string(), server_of(&metadata));
+    let place = (path.display().to_string(), server_of(path, &metadata));
     Ok(FileLayout::new(place, metadata.len(), allocated, segments))
 }
 

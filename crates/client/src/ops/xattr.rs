@@ -24,7 +24,7 @@ const VIRTUAL: [(&[u8], Virtual); 5] = [
     (b"redbud.devices", Virtual::Devices),
     (b"redbud.durable", Virtual::Durable),
     (b"redbud.dir.spread", Virtual::Spread),
-    (b"redbud.dir.mds", Virtual::Server),
+    (b"redbud.mds", Virtual::Server),
 ];
 /// With a decimal number of bytes behind it: the layout from there on, as much as a value can have.
 const LAYOUT_FROM: &[u8] = b"redbud.layout@";
@@ -51,7 +51,7 @@ enum Virtual {
     Durable,
     /// Of a directory: do new files go to the servers that their names choose?
     Spread,
-    /// Of a directory: the metadata server that it lives at.
+    /// The metadata server that it lives at.
     Server,
 }
 
@@ -103,7 +103,7 @@ impl Client {
                 let (_, attr) = core.fetch_attr_reply(ino, Rights::empty()).await?;
                 return Ok(attr.spread.to_string().into_bytes());
             }
-            Some(Virtual::Server) if inode.kind() == FileKind::Directory => {
+            Some(Virtual::Server) => {
                 // That it answers says that it lives there.
                 core.fetch_attr_reply(ino, Rights::empty()).await?;
                 return Ok(core.rpc.shard_of(ino).to_string().into_bytes());

@@ -13,8 +13,6 @@ use crate::exit::Failure;
 
 /// The extended attribute through which a mount says whether a directory is spread.
 const SPREAD: &str = "user.redbud.dir.spread";
-/// The metadata server of a directory, as its mount knows it.
-const SERVER: &str = "user.redbud.dir.mds";
 
 /// A directory and the regular files below it, in the same mount.
 #[derive(Serialize, Default, Debug)]
@@ -61,9 +59,7 @@ impl Tree {
         }
         tree.spread = attribute(path, SPREAD).is_ok_and(|value| value == b"true");
         let metadata = path.metadata().map_err(|error| failed(path, &error.to_string()))?;
-        let mds = attribute(path, SERVER).ok().and_then(|value| String::from_utf8(value).ok());
-        let mds = mds.and_then(|text| text.parse().ok());
-        tree.mds = mds.unwrap_or_else(|| server_of(&metadata));
+        tree.mds = server_of(path, &metadata);
         let mut directories = vec![path.to_owned()];
         while let Some(directory) = directories.pop() {
             let fails = |error: std::io::Error| failed(&directory, &error.to_string());
@@ -75,7 +71,7 @@ impl Tree {
                     directories.push(path);
                 } else if found.is_file() {
                     match segments(&path) {
-                        Ok(all) => tree.add(server_of(&found), &all),
+                        Ok(all) => tree.add(server_of(&path, &found), &all),
                         Err(_) if path.symlink_metadata().is_err() => {}
                         Err(failure) => return Err(failure),
                     }

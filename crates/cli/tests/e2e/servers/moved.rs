@@ -92,6 +92,9 @@ fn tree_moves_to_another_server_and_back_with_its_numbers() {
     for dir in ["", "below", "below/deep"] {
         assert_eq!(server_of(&top.join(dir)), 1, "{dir}");
     }
+    let said = success(redbud().args(["layout", "--json"]).arg(top.join("file5")));
+    let report: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(report["files"][0]["mds"], 1, "a file has moved, too");
     assert_eq!(everything(&top), before);
     assert_eq!((fs::metadata(&top).unwrap().ino(), links(&top)), (number, 3));
     assert_eq!(open.metadata().unwrap().len(), 21_000);
