@@ -86,7 +86,7 @@ fn drain_at(
     mover::run(&order, async move |mover| {
         let lender = owner.zip(shard).filter(|(owner, shard)| owner != shard);
         if let Some((owner, borrower)) = lender {
-            // What was lent, and was not heard of.
+            // The borrower may not have heard of the last loan: the lender takes that back first.
             mover.take_back(owner, id, borrower).await?;
             mover.look().await?;
             if mover.zone(id).is_none() {

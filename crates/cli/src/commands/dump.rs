@@ -88,7 +88,7 @@ async fn refuse_lent_space(mfs: &Mfs, cluster: &Cluster) -> Result<(), Failure> 
     )))
 }
 
-/// What is missing in a dump of so many servers; `None` if nothing is missing.
+/// Says which objects a dump of so many servers lacks; `None` if it lacks none.
 fn partial(dumped: &Dumped, servers: usize) -> Option<String> {
     let mut out = Vec::new();
     if dumped.damaged_count > 0 {

@@ -339,7 +339,7 @@ async fn answer(server: &Rc<Server>, ask: &Ask) -> Said {
                 Err(fault) => Said::Refused { fault },
             };
         }
-        // What was promised before may still look free.
+        // Blocks that an open operation has promised may still be in the free tree.
         Ask::FreeLent { pag, .. } if server.joint.gives_back(*pag) => {
             return Said::Refused { fault: Fault::Busy };
         }

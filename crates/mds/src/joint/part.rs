@@ -159,11 +159,11 @@ wire_struct! {
 wire_struct! {
     /// Blocks of a zone that go back to the shard whose it is.
     pub struct GivenBack {
-        /// That shard.
+        /// The lender, whose zone it is.
         pub to: u8,
-        /// What the other one gives up.
+        /// Free blocks that the borrower gives up.
         pub runs: Vec<PagRun>,
-        /// What was lent to that by loans of which it has not heard.
+        /// Blocks of loans of which the borrower has not heard.
         pub unacknowledged: Vec<PagRun>,
         /// The last loan of which it has heard, as it has said.
         pub known: u32,

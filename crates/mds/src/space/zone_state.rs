@@ -57,7 +57,7 @@ impl Space {
             if !is_meant && !planted(Bug::ZoneStateForced) {
                 return Ok(StateChange::Kept(before));
             }
-            // What another server gets back of it must not be granted meanwhile.
+            // The server must not grant blocks that it has promised to give back.
             if before.is_leaving() && !state.is_leaving() && goes_back() {
                 return Err(Fault::WouldBlock.into());
             }
